@@ -227,10 +227,10 @@ class FigureRequest:
             run=path,
             is_finished=False,
             config_hash=config.config_hash,
-            task_digest=identity.task,
-            data=identity.data or {},
-            backbone_weights=identity.encoder,
-            method_code=identity.code,
+            task_digest=identity.task_digest,
+            data=identity.data_digests or {},
+            backbone_weights=identity.encoder_digest,
+            method_code=identity.code_digest,
             draws=draws_of(config, [device], selects_heads=needs_heads(config)),
         )
         return self.rests_on[path, config.config_hash]

@@ -31,29 +31,29 @@ class RunIdentity:
     take long, and rows of another task may not even be readable.
 
     Attributes:
-        task: digest of the task as it is read.
-        code: digest of the user's own code; None: there is none.
+        task_digest: of the task as it is read.
+        code_digest: of the user's own code; None: there is none.
     """
 
     def __init__(self, config: RunConfig, task: TaskSpec, reader: "IdentityReader") -> None:
-        self.task = task_digest(task)
-        self.code = own_code_digest(config)
+        self.task_digest = task_digest(task)
+        self.code_digest = own_code_digest(config)
         self._config = config
-        self._spec = task
+        self._task = task
         self._reader = reader
 
     @cached_property
-    def data(self) -> dict[str, str] | None:
+    def data_digests(self) -> dict[str, str] | None:
         """Digest of every labelled split's rows; None: not on this machine."""
-        return self._reader.data_of(self._spec)
+        return self._reader.data_digests_of(self._task)
 
     @cached_property
-    def encoder(self) -> str | None:
+    def encoder_digest(self) -> str | None:
         """Digest of weights, configuration and tokenizer, and of what the run starts from.
 
         None: not on this machine.
         """
-        return self._reader.encoder_of(self._config)
+        return self._reader.encoder_digest_of(self._config)
 
     def finished_run(self, directory: RunDirectory) -> RunResult | None:
         """Give the finished run of this identity that a directory holds; None: it is to be trained.
@@ -74,18 +74,18 @@ class RunIdentity:
             raise ConflictError(
                 f"{directory.path} holds a run with {'; '.join(differing)}; {OTHER_PLACE}"
             )
-        if self.data is None:
+        if self.data_digests is None:
             self._reader.say_once(f"the data of {self._config.task} are")
-        if self.encoder is None:
+        if self.encoder_digest is None:
             self._reader.say_once(f"the encoder {self._config.backbone.name} is")
         return result
 
     def _quick_differences(self, result: RunResult) -> list[str]:
         """Say how a finished run's task, code and draws differ: each with the field of its record."""
         found = []
-        if self.task != result.task_digest:
+        if self.task_digest != result.task_digest:
             found.append("another task as it is read (task_digest)")
-        if self.code != result.method_code:
+        if self.code_digest != result.method_code:
             found.append("other code of your own (method_code)")
         for name, version in changed_draws(result.draws).items():
             present = present_versions().get(name)
@@ -97,13 +97,15 @@ class RunIdentity:
     def _slow_differences(self, result: RunResult) -> list[str]:
         """Say how a finished run's data and encoder differ, where they are on this machine."""
         found = []
-        if self.data is not None:
+        if self.data_digests is not None:
             stored = labelled_splits(result.data)
-            splits = sorted({*stored, *self.data})
-            differing = [split for split in splits if stored.get(split) != self.data.get(split)]
+            splits = sorted({*stored, *self.data_digests})
+            differing = [
+                split for split in splits if stored.get(split) != self.data_digests.get(split)
+            ]
             if differing:
                 found.append(f"other data of {' and '.join(differing)} (data)")
-        if self.encoder is not None and self.encoder != result.backbone_weights:
+        if self.encoder_digest is not None and self.encoder_digest != result.backbone_weights:
             found.append(
                 "another encoder, by its weights, configuration or tokenizer (backbone_weights)"
             )
@@ -152,7 +154,7 @@ class IdentityReader:
                 " configurations alone"
             )
 
-    def data_of(self, task: TaskSpec) -> dict[str, str] | None:
+    def data_digests_of(self, task: TaskSpec) -> dict[str, str] | None:
         """Give the digest of every labelled split's rows; None: not on this machine."""
         # The task's whole YAML is the key, and not its name: a user's own task may have any name.
         key = task.model_dump_json()
@@ -176,7 +178,7 @@ class IdentityReader:
     def _read_data(self, task: TaskSpec) -> TaskData:
         return task_sources.load(task, data_dir=self.data_dir)
 
-    def encoder_of(self, config: RunConfig) -> str | None:
+    def encoder_digest_of(self, config: RunConfig) -> str | None:
         """Give the digest of a run's encoder and of what it starts from; None: not here."""
         key = config.backbone.model_dump_json()
         if key not in self._encoders:

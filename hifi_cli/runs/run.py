@@ -183,8 +183,8 @@ def _parts_of_training(
     trains_all_words = prepared.method.may_leave_out_words and has_several_processes
     parts: dict[str, Any] = {
         "the configuration": inputs.config.config_hash,
-        "the task as it is read": identity.task,
-        "the code of your own": identity.code,
+        "the task as it is read": identity.task_digest,
+        "the code of your own": identity.code_digest,
         "the encoder's weights, configuration or tokenizer": inputs.pretrained.digest,
         "the attention heads": digest(heads),
         "one or several processes": trains_all_words,

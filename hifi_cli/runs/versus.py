@@ -179,12 +179,12 @@ def planned_conditions(
     """
     task = load_task(config)
     identity = workspace.identities.identity(config, task)
-    data = identity.data
+    data = identity.data_digests
     if data is None:
         # Loading the data raises the error that names what is missing.
         workspace.data(task)
         raise MissingError(f"the data of {config.task} are not here: give --data-dir")
-    if identity.encoder is None:
+    if identity.encoder_digest is None:
         raise MissingError(
             f"the encoder {config.backbone.name} is not here, and nothing can be compared without"
             " its digest: give --backbone"
@@ -205,8 +205,8 @@ def planned_conditions(
         "metric": task.with_primary(config.primary_metric).primary,
         "precision": "bf16" if uses_bf16(config.precision, device) else "fp32",
         "selection": config.epoch_rule.selection,
-        "weights": identity.encoder,
-        "task_digest": identity.task,
+        "weights": identity.encoder_digest,
+        "task_digest": identity.task_digest,
         "data": digest(data),
         # A new run draws by this program's versions.
         "common_draws": UNCHANGED_DRAWS,

@@ -24,7 +24,7 @@ def write_cell(cell, results_dir, state="done", score=0.5, **measured):
         "params": {"trainable": 40, "trainable_backbone": 20, "stored": 40, "stored_bytes": 160, "total": 1000}, "collapsed": False,
         "epochs": dict.fromkeys(("total", "last", "best", "max"), 2),
         "setting_hash": cell.config.setting_hash,
-        "task_digest": identity.task, "data": identity.data or {}, "backbone_weights": identity.encoder or "w",
+        "task_digest": identity.task_digest, "data": identity.data_digests or {}, "backbone_weights": identity.encoder_digest or "w",
         "selection": "validation", "reason": "the training loss is nan at step 3",
     }  # fmt: skip
     store_run(directory, config, {**content, **measured})
