@@ -64,8 +64,7 @@ def condition_of(claim: Claim, published: float | None = None, smallest: float =
         smallest: the smallest difference that counts, where the claim has neither bounds nor margin
             and no difference is published.
     """
-    has_bounds = claim.at_least is not None or claim.at_most is not None
-    if isinstance(claim, DifferenceClaim) and not has_bounds:
+    if isinstance(claim, DifferenceClaim) and not claim.has_bounds:
         return _condition_of_being_above(claim, published, smallest)
     return _condition_of_bounds(claim)
 

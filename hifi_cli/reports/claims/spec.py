@@ -23,6 +23,7 @@ def _as_list(value: Any) -> Any:
 
 Methods = Annotated[list[Method], BeforeValidator(_as_list), Field(min_length=1)]
 Margin = Annotated[float, Field(gt=0)]
+_NO_BOUNDS = "`at_least`, `at_most` or both are required"
 
 
 class BaseClaim(ConfigModel):
@@ -50,17 +51,10 @@ class BaseClaim(ConfigModel):
     between the two is there, but too small. Default of a difference without bounds: half of the
     published one, or else the file's `margin`."""
 
-    @model_validator(mode="after")
-    def _has_a_bound(self) -> Self:
-        """Refuse a claim that says nothing of its number, and a difference in churn."""
-        has_bound = self.at_least is not None or self.at_most is not None
-        # Without bounds, a difference of scores is claimed to be above 0.
-        is_of_scores = isinstance(self, DifferenceClaim) and not self.metric
-        if not has_bound and not is_of_scores:
-            raise ValueError("`at_least`, `at_most` or both are required")
-        if isinstance(self, DifferenceClaim) and self.metric == "churn":
-            raise ValueError(CHURN)
-        return self
+    @property
+    def has_bounds(self) -> bool:
+        """Whether the claim says between which numbers its own lies, or on which side of one."""
+        return self.at_least is not None or self.at_most is not None
 
 
 class DifferenceClaim(BaseClaim):
@@ -80,6 +74,16 @@ class DifferenceClaim(BaseClaim):
     metric: str | None = None
     """The compared number: a metric by name, or `nll`, `brier` or `ece` of the stored predictions, the
     lower the better; default: each task's primary metric."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        """Refuse a difference in a metric without bounds, and one in churn."""
+        # Without bounds, a difference of scores is claimed to be above 0.
+        if self.metric and not self.has_bounds:
+            raise ValueError(_NO_BOUNDS)
+        if self.metric == "churn":
+            raise ValueError(CHURN)
+        return self
 
     @property
     def unit(self) -> str:
@@ -118,8 +122,10 @@ class NumberClaim(BaseClaim):
     """The number that the paper states."""
 
     @model_validator(mode="after")
-    def _has_a_source(self) -> Self:
-        """Refuse a number that is of nothing, or of a figure and of predictions both."""
+    def _says_something(self) -> Self:
+        """Refuse a number without bounds, and one that is of nothing, or of a figure and of predictions both."""
+        if not self.has_bounds:
+            raise ValueError(_NO_BOUNDS)
         has_one_source = bool(self.figure) != bool(self.metric)
         has_methods_of_metric = bool(self.metric) == bool(self.methods)
         if not has_one_source or not has_methods_of_metric:
