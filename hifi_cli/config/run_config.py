@@ -397,10 +397,27 @@ class RunConfig(TrainingConfig):
     stage1: Annotated[TrainingConfig | None, SETTING] = None
     """The first stage of a two-stage method. Keys not set here are taken from its method under the same protocol."""
 
-    # `hifi_cli.config.sources` keeps here what set each key, and what the YAMLs say of where its
-    # value comes from: also of a key that none of them sets, or of its section.
+    # See `with_sources`.
     _sources: dict[str, str] = PrivateAttr({})
     _origins: dict[str, Origin | None] = PrivateAttr({})
+
+    def with_sources(
+        self, sources: Mapping[str, str], origins: Mapping[str, Origin | None]
+    ) -> Self:
+        """Return the same configuration, which knows what set each key.
+
+        Sources stand beside the configuration, not in it: two equal configurations may come about
+        in two ways.
+
+        Args:
+            sources: what set each dotted key.
+            origins: what the YAMLs say of where its value comes from: also of a key that none of them
+                sets, or of its section.
+        """
+        config = self.model_copy()
+        config._sources = dict(sources)
+        config._origins = dict(origins)
+        return config
 
     def source_of(self, key: str) -> str:
         """Return what set a dotted key or its section: `protocol laptop`, `command line`, `default`, ..."""

@@ -391,12 +391,8 @@ def _validated(
         key = ".".join(map(str, first_problem(error)["loc"]))
         origin = _source_of_problem(key, sources)
         raise UsageError(f"{origin}: {describe_error(error, RunConfig)}") from None
-    # Sources stand beside the configuration, not in it: two equal configurations may come about in
-    # two ways.
-    config._sources = sources
-    of_values = {key: sourced.origin for key, sourced in merged.items()}
-    config._origins = {**(origins_of_defaults or {}), **of_values}
-    return config
+    origins_of_values = {key: sourced.origin for key, sourced in merged.items()}
+    return config.with_sources(sources, {**(origins_of_defaults or {}), **origins_of_values})
 
 
 def _source_of_problem(wrong: str, sources: dict[str, str]) -> str:
