@@ -80,18 +80,18 @@ def load_backbone(
     source, revision = resolve_source(backbone)
     commit = resolve_commit("model", source, revision)
     # There is no commit of a local copy, and none where the hub cannot be asked.
-    where = {
+    loading_options = {
         "revision": commit or revision,
         "local_files_only": commit is None,
         "trust_remote_code": False,
     }
     if (Path(source) / ADAPTER_CONFIG).is_file():
         raise _adapter_beside(source)
-    model_class, config = _class_and_config(backbone, source, where, task_head, dropout)
-    tokenizer = load_tokenizer(backbone, source, where)
+    model_class, config = _class_and_config(backbone, source, loading_options, task_head, dropout)
+    tokenizer = load_tokenizer(backbone, source, loading_options)
     leave_out_unknown_types(tokenizer, config, source)
     with _reading(backbone, source):
-        model, missing_keys = _read_weights(model_class, source, where, config)
+        model, missing_keys = _read_weights(model_class, source, loading_options, config)
     # transformers applies an adapter that it finds beside weights on the hub.
     if getattr(model, "_hf_peft_config_loaded", False):
         raise _adapter_beside(source)
@@ -132,12 +132,12 @@ def _digests(source: str, commit: str | None) -> tuple[str, str]:
 
 
 def _read_weights(
-    model_class: Any, source: str, where: dict[str, Any], config: Any
+    model_class: Any, source: str, loading_options: dict[str, Any], config: Any
 ) -> tuple[Any, set[str]]:
     """Read a model's weights; return it with the names of the parameters that they lack."""
     model, report = model_class.from_pretrained(
         source,
-        **where,
+        **loading_options,
         config=config,
         use_safetensors=True,
         dtype=torch.float32,
@@ -196,8 +196,8 @@ def load_backbone_on_meta(
         UsageError: transformers has no model of this kind for the task.
     """
     source, revision = resolve_source(backbone)
-    where = {"revision": revision, "local_files_only": True, "trust_remote_code": False}
-    model_class, config = _class_and_config(backbone, source, where, task_head, dropout)
+    loading_options = {"revision": revision, "local_files_only": True, "trust_remote_code": False}
+    model_class, config = _class_and_config(backbone, source, loading_options, task_head, dropout)
     return _on_meta(model_class, config, task_head)
 
 
@@ -271,7 +271,7 @@ def _on_meta(model_class: Any, config: Any, task_head: TaskHeadSpec) -> nn.Modul
         return model
 
 
-def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any]) -> Any:
+def load_tokenizer(backbone: BackboneConfig, source: str, loading_options: dict[str, Any]) -> Any:
     """Load the tokenizer of a backbone.
 
     Where it has no token for padding, or none between two texts, it gets its token for the end.
@@ -279,13 +279,13 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
     Args:
         backbone: whose tokenizer it is.
         source: as `resolve_source` gives it.
-        where: arguments of `from_pretrained`: revision, and whether the network may be asked.
+        loading_options: arguments of `from_pretrained`: revision, and whether the network may be asked.
 
     Raises:
         MissingError: it is not available.
     """
     with _reading(backbone, source):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **loading_options)
     # Without its files, transformers makes an empty one.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise no_tokenizer_error(source)
@@ -364,7 +364,7 @@ def initialize_missing(model: nn.Module, missing_keys: list[str], seed: int) -> 
 def _class_and_config(
     backbone: BackboneConfig,
     source: str,
-    where: dict[str, Any],
+    loading_options: dict[str, Any],
     task_head: TaskHeadSpec,
     dropout: float | None,
 ) -> tuple[Any, Any]:
@@ -379,7 +379,7 @@ def _class_and_config(
     _check_sizes(source)
     settings = _settings_of_task(task_head)
     with _reading(backbone, source):
-        config = transformers.AutoConfig.from_pretrained(source, **where, **settings)
+        config = transformers.AutoConfig.from_pretrained(source, **loading_options, **settings)
     # A model of an encoder's type can be made a decoder by its config.json alone.
     if getattr(config, "is_decoder", False) and not type(config)().is_decoder:
         logger.warning(
