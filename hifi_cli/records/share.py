@@ -8,7 +8,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -16,7 +16,7 @@ import pandas as pd
 from huggingface_hub import HfApi
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import without_places
+from hifi_cli.config.run_config import ELSEWHERE, without_places
 from hifi_cli.digests import file_digest
 from hifi_cli.errors import MissingError, PlaceTaken, UsageError
 from hifi_cli.files import atomic_path, json_text, read_json
@@ -87,9 +87,33 @@ def pack(source: Path, out: Path) -> int:
             if table is not None:
                 tables.append(_packed(path, table))
             _copy(files, source / path, folder / path)
+            _remove_places_of_tasks(folder / path)
         (folder / PACKED).write_text("".join(lines), encoding="utf-8")
         _write_predictions(pd.concat(tables), folder / PREDICTIONS)
     return len(lines)
+
+
+def _remove_places_of_tasks(run: Path) -> None:
+    """Remove the places of this machine from the copies of users' tasks in a packed run.
+
+    No digest depends on them. A copy that names such a place is written anew, without its comments,
+    which may name it too.
+    """
+    for file in sorted(run.glob("own/tasks/*.yaml")):
+        content = registry.read_yaml(file)
+        shared = dict(content)
+        local = content.get("local")
+        if isinstance(local, dict):
+            directory = PurePath(str(local.get("directory")))
+            if directory.is_absolute():
+                shared["local"] = {**local, "directory": f"{ELSEWHERE}{directory.name}"}
+        # A task that was made from a file has its path as the source.
+        source = PurePath(str(content.get("source")))
+        if source.is_absolute():
+            shared["source"] = source.name
+        if shared != content:
+            text = registry.yaml_text(shared, allow_unicode=True)
+            file.write_text(text, encoding="utf-8")
 
 
 def _packed(path: str, predictions: pd.DataFrame) -> pd.DataFrame:

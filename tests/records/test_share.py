@@ -13,6 +13,7 @@ from project_files import copy_yaml
 from run_folders import run_folder
 from synthetic_runs import flatten, write_run
 
+from hifi_cli.config.registry import read_yaml
 from hifi_cli.records import share
 from hifi_cli.records.listing import read_results
 from hifi_cli.records.study import Study
@@ -146,6 +147,27 @@ def test_a_packed_run_is_found_wherever_its_encoder_lies(
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
     refused = tiny("train --method full-ft --results-dir mine --backbone", moved)
     assert refused.code == 4 and "another encoder" in refused.err
+
+
+def test_a_packed_task_of_own_data_names_no_directory_of_this_machine(hifi, finish_run, tmp_path):
+    run = finish_run()
+    table = tmp_path / "my data" / "reviews.csv"
+    table.parent.mkdir()
+    table.write_text("text,label\n" + "".join(f"text {row},{row % 2}\n" for row in range(20)))
+    own = run / "own/tasks/rte.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(hifi("ls", table).out)
+    assert str(table.parent) in own.read_text()
+    assert hifi("results pack results --out packed").code == 0
+    packed = Path("packed") / RUN / "own/tasks/rte.yaml"
+    assert str(tmp_path) not in packed.read_text()
+    before, after = read_yaml(own), read_yaml(packed)
+    assert after.pop("source") == "reviews.csv" and before.pop("source") == str(table)
+    assert after["local"].pop("directory") == "elsewhere/my data"
+    before["local"].pop("directory")
+    assert before == after
+    assert hifi("results pack packed --out again").code == 0
+    assert files_of("again") == files_of("packed")
 
 
 def test_a_packed_run_names_the_run_that_it_started_from_by_its_place_in_the_results(hifi):
