@@ -8,6 +8,7 @@ the spread over tasks, however many seeds there are.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, floor, log2
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,28 @@ def sign_flip_p(terms: Sequence[float] | Floats, *, resolution: int = 1 << 17) -
     return min(1.0, 2 * one_sided)
 
 
+def smallest_p(pairs: Any) -> Any:
+    """Return the smallest p that the sign-flip test can have: all differences have one sign.
+
+    Two of the 2^n patterns of signs are then as extreme.
+
+    Args:
+        pairs: how many differences are not zero, one number or an array.
+    """
+    return 2.0 ** (1 - pairs)
+
+
+def smallest_number_of_pairs(level: float) -> int:
+    """Return how many differing pairs the sign-flip test needs for a p below a level."""
+    return floor(2 - log2(level))
+
+
+def seeds_that_reach(level: float, tasks: int) -> int:
+    """Return the smallest number of seeds with which the test of a mean over tasks can be below a level."""
+    # An interval needs two seeds.
+    return max(2, ceil(smallest_number_of_pairs(level) / tasks))
+
+
 def holm(ps: Sequence[float]) -> list[float]:
     """Correct p values by Holm's step-down method (1979), in the order given.
 
@@ -189,10 +212,9 @@ def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> 
     degrees = len(tasks) * (seeds - 1)
     # The t-test shows a true difference of this many standard errors with the wanted power.
     quantiles = _t_quantile(degrees, 1 - level / 2) + _t_quantile(degrees, power)
-    # The sign-flip test must agree. Its p is smallest where all differences have one sign: two of
-    # 2^n patterns.
-    smallest_p = 2.0 ** (1 - len(tasks) * seeds)
-    enough = seeds[(distance >= quantiles * errors) & (smallest_p < level)]
+    # The sign-flip test must agree.
+    can_agree = smallest_p(len(tasks) * seeds) < level
+    enough = seeds[(distance >= quantiles * errors) & can_agree]
     if not len(enough):
         return None
     needed = int(enough[0])

@@ -2,14 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor, log2
 
 import numpy as np
 import pandas as pd
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.paired_tests import LEVEL, PairedStatistics, holm, paired_statistics, seeds_needed
+from hifi_cli.paired_tests import (
+    LEVEL,
+    PairedStatistics,
+    holm,
+    paired_statistics,
+    seeds_needed,
+    smallest_number_of_pairs,
+    smallest_p,
+)
 from hifi_cli.records.study import Study
 from hifi_cli.reports.calibration import CHURN, MEASURES
 from hifi_cli.reports.comparable import ComparableRuns, RowKey, note_on_epochs
@@ -166,11 +173,9 @@ def verdict(
         equal = [NO_WIDTH]
     if pairs.all_collapsed:
         return "no conclusion", "; ".join([COLLAPSED, *equal])
-    # The sign-flip test is two-sided: even if all n differences have one sign, two of the 2^n
-    # patterns of signs are as extreme. Pairs without a difference have no sign. Holm's correction
-    # asks its first comparison for p < `level`, so that number of pairs is asked for.
-    smallest_p = 2.0 ** (1 - differing)
-    if p >= LEVEL and smallest_p >= level:
+    # Pairs without a difference have no sign. Holm's correction asks its first comparison for
+    # p < `level`, so that number of pairs is asked for.
+    if p >= LEVEL and smallest_p(differing) >= level:
         found = f"{differing} of {counted_noun(len(statistics.terms), 'pair')} of runs differ"
         rule = f"p < {LEVEL:g} takes at least {smallest_number_of_pairs(level)}"
         advice = f"{found}, and {rule}: train more seeds"
@@ -188,12 +193,6 @@ def verdict(
     if statistics.interval is None:
         return "no conclusion", ONE_SEED
     return "better" if pairs.is_better else "worse", ""
-
-
-def smallest_number_of_pairs(level: float) -> int:
-    """Return how many differing pairs the sign-flip test needs for a p below a level."""
-    # The smallest p of n pairs is 2^(1 - n).
-    return floor(2 - log2(level))
 
 
 def _disagreement(statistics: PairedStatistics, p: float) -> list[str]:

@@ -11,9 +11,14 @@ import numpy as np
 import pandas as pd
 
 from hifi_cli.config.registry import label_of
-from hifi_cli.paired_tests import LEVEL, mean_interval, seeds_needed
+from hifi_cli.paired_tests import (
+    LEVEL,
+    mean_interval,
+    seeds_needed,
+    smallest_number_of_pairs,
+)
 from hifi_cli.reports.comparable import ComparableRuns, note_on_epochs
-from hifi_cli.reports.compare import Comparison, concluded, smallest_number_of_pairs
+from hifi_cli.reports.compare import Comparison, concluded
 from hifi_cli.reports.pairs import Pairs, pair
 from hifi_cli.tasks.metrics import heading_of, is_lower_better, within_range
 from hifi_cli.text import counted_noun, format_number

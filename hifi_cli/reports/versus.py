@@ -14,12 +14,18 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError
-from hifi_cli.paired_tests import LEVEL, holm, repetition_limit, seeds_needed
+from hifi_cli.paired_tests import (
+    LEVEL,
+    holm,
+    repetition_limit,
+    seeds_needed,
+    seeds_that_reach,
+    smallest_p,
+)
 from hifi_cli.records.searches import tried_settings
 from hifi_cli.records.study import COLUMN_OF_KEY, Study
 from hifi_cli.reports import compare as compare_runs
 from hifi_cli.reports import tables as score_tables
-from hifi_cli.reports.claims.seeds import seeds_that_reach
 from hifi_cli.reports.comparable import CONDITIONS, ComparableRuns, differences, required_conditions
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.pairs import pair
@@ -327,12 +333,7 @@ def outlooks(baselines: Baselines, seeds: Collection[int]) -> list[Outlook]:
     pairs = {}
     for method, of_method in runs.groupby("method", sort=False):
         pairs[str(method)] = {str(task): len(rows) for task, rows in of_method.groupby("task")}
-    # Where all n differences have one sign, two of the 2^n patterns of signs are that extreme.
-    smallest = []
-    for of_tasks in pairs.values():
-        number_of_pairs = sum(of_tasks.values())
-        smallest.append(2.0 ** (1 - number_of_pairs))
-    corrected = holm(smallest)
+    corrected = holm([smallest_p(sum(of_tasks.values())) for of_tasks in pairs.values()])
     return [
         Outlook(method, of_tasks, p, len(pairs))
         for (method, of_tasks), p in zip(pairs.items(), corrected, strict=True)

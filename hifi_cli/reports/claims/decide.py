@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hifi_cli.paired_tests import LEVEL, Groups, mean_interval, shows_above
+from hifi_cli.paired_tests import LEVEL, Groups, mean_interval, shows_above, smallest_p
 from hifi_cli.reports.claims.evidence import Evidence
 from hifi_cli.reports.claims.spec import Claim, DifferenceClaim, NumberClaim
 
@@ -206,11 +206,9 @@ def _why_undecided(groups: Groups, required: Bounds, tolerated: Bounds, level: f
 
     The arguments are those of `verdict_of_values`.
     """
-    # The sign-flip test's p is smallest where all n values lie on one side of the bound: two of 2^n
-    # patterns of signs are that extreme.
+    # All values may lie on one side of the bound.
     repetitions = sum(map(len, groups))
-    smallest_p = 2.0 ** (1 - repetitions)
-    if smallest_p >= LEVEL:
+    if smallest_p(repetitions) >= LEVEL:
         return "too few seeds for the sign-flip test"
     low, high = mean_interval(groups) or (-inf, inf)
     least, most = mean_interval(groups, level) or (-inf, inf)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hifi_cli.config import figure_spec
-from hifi_cli.paired_tests import LEVEL
+from hifi_cli.paired_tests import LEVEL, seeds_that_reach
 from hifi_cli.reports.claims.spec import Claim, ClaimsFile, NumberClaim, tasks_of
 
 
@@ -48,12 +48,3 @@ def _comparisons_and_tasks(claim: Claim, file: ClaimsFile) -> tuple[int, int]:
         # Each task is a comparison of its own.
         return pairs_of_methods * tasks, 1
     return pairs_of_methods, tasks
-
-
-def seeds_that_reach(level: float, tasks: int) -> int:
-    """Return the smallest number of seeds whose sign-flip test of the mean over tasks can be below a level."""
-    # An interval needs two seeds.
-    seeds = 2
-    while 2.0 ** (1 - seeds * tasks) >= level:
-        seeds += 1
-    return seeds
