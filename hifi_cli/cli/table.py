@@ -252,8 +252,6 @@ def _layouts(asked: _Asked, study: Study) -> list[TableSpec]:
     layouts = score_tables.specs_of(study, asked.tasks, **asked.keys)
     if layouts:
         return layouts
-    if study.table_runs.empty:
-        raise study.no_run_error()
     raise study.no_such_runs_error(**asked.keys, tasks=",".join(asked.tasks))
 
 

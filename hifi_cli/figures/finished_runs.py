@@ -60,12 +60,10 @@ def comparable_runs(
     if spec.seeds:
         chosen = chosen[chosen["seed"].isin(spec.seeds)]
     runs = ComparableRuns.of(study, chosen, ReportOptions(score=score))
-    for note in notes_on(runs):
+    for note in runs.notes_in_words():
         logger.warning(f"note: {note}")
     # The error says what is missing: any run, one under this protocol, or one that counts.
     if runs.usable.empty:
-        if study.table_runs.empty:
-            raise study.no_run_error()
         if found.empty:
             raise study.no_such_runs_error(protocol=protocol, backbone=backbone)
         raise MissingError(
@@ -94,12 +92,3 @@ def in_order(request: FigureRequest, runs: ComparableRuns) -> pd.DataFrame:
         method_place=usable["method"].map(methods.index),
     )
     return ordered.sort_values(["task_place", "method_place", "seed"]).reset_index(drop=True)
-
-
-def notes_on(runs: ComparableRuns) -> list[str]:
-    """Return what a reader must know of the runs, lines that begin with the method and the task."""
-    notes: list[str] = []
-    for (method, task), texts in runs.notes().items():
-        place = f"{label_of('methods', method)} on {label_of('tasks', task)}"
-        notes += [f"{place}: {text}" for text in texts]
-    return notes

@@ -9,7 +9,7 @@ from hifi_cli.drawing import style
 from hifi_cli.drawing.forest import draw_forest
 from hifi_cli.errors import MissingError, logger
 from hifi_cli.figures.figure import FigureRequest, Row
-from hifi_cli.figures.finished_runs import OfFinishedRuns, comparable_runs, notes_on
+from hifi_cli.figures.finished_runs import OfFinishedRuns, comparable_runs
 from hifi_cli.records.study import Study
 from hifi_cli.reports.pairs import difference_rows, pair
 
@@ -43,7 +43,7 @@ class Forest(OfFinishedRuns):
         present = set(runs.usable["method"])
         names = named or sorted(present)
         others = [method for method in names if method in present and method != reference]
-        said = notes_on(runs)
+        said = runs.notes_in_words()
         # A method may have no pair with the reference; only if none has any, there is no figure.
         is_empty = True
         for method in others:

@@ -529,10 +529,14 @@ class Study:
     def no_such_runs_error(self, **options: str | None) -> MissingError:
         """Return the error for a protocol, backbone, shots or tasks that no run has; it says which there are.
 
+        Where no run is finished, it is `no_run_error`.
+
         Args:
             options: `protocol`, `backbone`, `shots` and `tasks` as they were asked for; None or
                 empty: any.
         """
+        if self.table_runs.empty:
+            return self.no_run_error()
         given = " ".join(f"--{name} {value}" for name, value in options.items() if value)
         keys = {tuple(row) for row in self.table_runs[TABLE_KEYS].to_numpy()}
         present = []

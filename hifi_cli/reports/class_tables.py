@@ -19,9 +19,19 @@ from hifi_cli.reports.comparable import ComparableRuns, note_on_epochs
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.row_scores import indicators, score_of_rows
 from hifi_cli.reports.selection import select_runs, table_keys
-from hifi_cli.reports.table import Cell, Column, Row, Table, std_column, value_column
+from hifi_cli.reports.table import (
+    Cell,
+    Column,
+    Row,
+    Table,
+    interval_columns,
+    own_interval_columns,
+    std_column,
+    value_column,
+)
 from hifi_cli.row_tests import Floats
 from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.metrics import log_probabilities
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.text import counted_noun, format_interval, format_number
 
@@ -235,8 +245,6 @@ def _seeds_of_methods(
         if values:
             runs = runs[runs[column].isin(values)]
     if runs.empty:
-        if study.table_runs.empty:
-            raise study.no_run_error()
         raise study.no_such_runs_error(**run_filter.keys)
     words = table_keys(runs)
     for (protocol, backbone, shots), group in runs.groupby([words[key] for key in TABLE_KEYS]):
@@ -369,11 +377,7 @@ def _table_of_classes(
     """
     columns: list[Column] = []
     for key in headings:
-        columns += [
-            value_column(key),
-            Column(f"{key}_low", key, "low"),
-            Column(f"{key}_high", key, "high"),
-        ]
+        columns += [value_column(key), *own_interval_columns(key)]
     texts = {f"{key}_text": heading for key, heading in headings.items()}
     return Table(
         title,
@@ -472,8 +476,7 @@ def _table_of_ensembles(task: str, setting: str, ensembles: EnsemblesOfTask) -> 
             value_column("mean"),
             std_column("mean"),
             value_column("ensemble"),
-            Column("low", "without_one", "low"),
-            Column("high", "without_one", "high"),
+            *interval_columns("without_one"),
             value_column("gain"),
             value_column("seeds", is_count=True),
         ],
@@ -504,18 +507,16 @@ def _outputs(task: TaskSpec, predictions: pd.DataFrame) -> Floats:
     logits: Floats = np.array([*predictions["logits"]], dtype=np.float64)
     if task.rules.labels_are_numbers:
         return logits
+    # Most tables need no probabilities, and scipy takes a tenth of a second to load.
+    from scipy.special import expit
+
     if task.rules.has_any_number_of_labels:
-        return _sigmoid(logits)
+        return np.asarray(expit(logits))
     if logits.shape[1] == 1:
         # One logit is that of the second of two classes.
-        second = _sigmoid(logits)
+        second = expit(logits)
         return np.hstack([1 - second, second])
-    return np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
-
-
-def _sigmoid(logits: Floats) -> Floats:
-    """Return the probabilities, without overflow for large negative logits."""
-    return np.exp(-np.logaddexp(0, -logits))
+    return np.exp(log_probabilities(logits))
 
 
 def _chosen(task: TaskSpec, outputs: Floats) -> list[Any]:

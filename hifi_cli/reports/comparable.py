@@ -9,6 +9,7 @@ import pandas as pd
 
 from hifi_cli.config.decides import keys_that_decide
 from hifi_cli.config.epoch_rule import EpochChoice, EpochRule
+from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.records.signs import CHOSEN_ON_REPORTED
 from hifi_cli.records.study import AVERAGED, COLUMN_OF_KEY, COMPARED, Study
@@ -152,6 +153,14 @@ class ComparableRuns:
             note = f"{counted_noun(count, 'run')} {fact}"
             notes.setdefault((row, task), []).append(note)
         return notes
+
+    def notes_in_words(self) -> list[str]:
+        """Return the notes as lines that begin with the row and the task: `BitFit on RTE: 1 run left out`."""
+        lines = []
+        for (row, task), texts in self.notes().items():
+            subject = f"{label_of('methods', row)} on {label_of('tasks', task)}"
+            lines += [f"{subject}: {text}" for text in texts]
+        return lines
 
 
 def _facts(run: Any) -> list[str]:

@@ -209,7 +209,7 @@ def _on_differences(comparisons: Sequence[Comparison], level: float, reference: 
     undecided: dict[str, list[str]] = {}
     # The methods that gain most come first.
     for comparison in sorted(comparisons, key=lambda each: -each.statistics.mean):
-        if _is_decided(comparison):
+        if comparison.verdict in ("better", "worse"):
             decided.append(_difference_in_words(comparison))
         else:
             lacking = _lacking(comparison, level)
@@ -223,22 +223,17 @@ def _on_differences(comparisons: Sequence[Comparison], level: float, reference: 
     return sentences
 
 
-def _is_decided(comparison: Comparison) -> bool:
-    """Return whether the verdict names a better method; one seed of a task shows no spread and decides nothing."""
-    return comparison.verdict in ("better", "worse") and comparison.statistics.interval is not None
-
-
 def _difference_in_words(comparison: Comparison) -> str:
     """Say a decided difference with its interval."""
     first, second = comparison.pairs.labels
     mean = comparison.statistics.mean
     side = "above" if mean > 0 else "below"
-    text = f"{first} is {format_number(abs(mean), '.2f')} points {side} {second}"
-    if comparison.statistics.interval is None:
-        return text
+    # Without an interval nothing is decided.
+    assert comparison.statistics.interval
     low, high = comparison.statistics.interval
     ends = f"{format_number(low, '+.2f')} to {format_number(high, '+.2f')}"
-    return f"{text} (95 % interval {ends})"
+    points = format_number(abs(mean), ".2f")
+    return f"{first} is {points} points {side} {second} (95 % interval {ends})"
 
 
 def _lacking(comparison: Comparison, level: float) -> str:

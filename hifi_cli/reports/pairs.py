@@ -76,7 +76,7 @@ def pair(runs: ComparableRuns, first: str, second: str) -> Pairs:
     joined = _with_disagreement(joined, runs)
     frame = joined[joined["is_comparable"]]
     notes = [
-        *_notes_on_runs(runs),
+        *runs.notes_in_words(),
         *_notes_on_disagreement(joined, labels),
         *_notes_on_unpaired(unpaired, labels, runs.metric),
     ]
@@ -154,15 +154,6 @@ def _with_disagreement(joined: pd.DataFrame, runs: ComparableRuns) -> pd.DataFra
         is_comparable=pd.Series(is_comparable, joined.index, dtype=bool),
         flags=pd.Series(flags, joined.index, dtype=object),
     )
-
-
-def _notes_on_runs(runs: ComparableRuns) -> list[str]:
-    """Return the notes on single runs: `BitFit on RTE: 1 run left out`."""
-    notes = []
-    for (row, task), texts in runs.notes().items():
-        subject = f"{label_of('methods', row)} on {label_of('tasks', task)}"
-        notes += [f"{subject}: {text}" for text in texts]
-    return notes
 
 
 def _notes_on_disagreement(joined: pd.DataFrame, labels: tuple[str, str]) -> list[str]:

@@ -328,18 +328,14 @@ def _evidence_of_measures(
     evidence = []
     for method in claim.methods:
         of_method = runs.of_rows([method])
-        label = label_of("methods", method)
-        notes = []
-        for (_, task), texts in of_method.notes().items():
-            notes += [f"{label} on {label_of('tasks', task)}: {text}" for text in texts]
         used = of_method.usable.dropna(subset="points")
         evidence.append(
             Evidence(
-                label=label,
+                label=label_of("methods", method),
                 values={str(task): [*values] for task, values in used.groupby("task")["points"]},
                 tasks=tasks,
                 runs=frozenset(used["path"]),
-                notes=notes,
+                notes=of_method.notes_in_words(),
                 published=PublishedEffect(claim.stated),
             )
         )
