@@ -12,7 +12,7 @@ from hifi_cli.records.study import Study
 from hifi_cli.reports import table_spec
 from hifi_cli.reports.claims import spec as claims_spec
 from hifi_cli.reports.claims import table as claims_table
-from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.options import ReportOptions, flags_that_count
 from hifi_cli.reports.render import emit
 from hifi_cli.reports.table import Table
 
@@ -63,7 +63,7 @@ def claims(
     tables = verdict_tables(
         names or [],
         study,
-        ReportOptions.of_command(score, include),
+        ReportOptions(score, flags_that_count(include)),
         protocol=protocol,
         backbone=backbone,
         tasks=task_names,

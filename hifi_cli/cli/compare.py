@@ -12,7 +12,7 @@ from hifi_cli.records.study import Study
 from hifi_cli.reports import compare as compare_runs
 from hifi_cli.reports import table_spec
 from hifi_cli.reports.comparable import RowKey
-from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.options import ReportOptions, flags_that_count
 from hifi_cli.reports.render import LatexOptions, emit
 from hifi_cli.reports.selection import require_single_table
 
@@ -87,7 +87,7 @@ def compare(
         runs = require_single_table(runs, compared, by=by, **keys)
     except MissingError as error:
         raise MissingError(f"{error}{_hint_at_a_study(results_dir)}") from None
-    how = ReportOptions.of_command(score, include)
+    how = ReportOptions(score, flags_that_count(include))
     tables = compare_runs.compare(study, runs, compared, how, by=by, metric=metric, over_rows=rows)
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out, latex)

@@ -19,7 +19,7 @@ from hifi_cli.reports import table_spec
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.calibration import MEASURES
 from hifi_cli.reports.claims import spec as claims_spec
-from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.options import ReportOptions, flags_that_count
 from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_spec import TableSpec
 from hifi_cli.text import command_line
@@ -118,7 +118,7 @@ def report(
         searches = search_tables.searches(study)
     if study.table_runs.empty and not searches:
         raise study.no_run_error()
-    how = ReportOptions.of_command(score, include, show_published=published)
+    how = ReportOptions(score, flags_that_count(include), show_published=published)
     reported = page.reported_runs(study, how, report_filter.methods)
     specs = _specs(tables or [], study, report_filter)
     shown = _tables_of_scores(tables or [], specs, study, how, report_filter.as_words())

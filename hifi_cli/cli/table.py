@@ -17,7 +17,7 @@ from hifi_cli.reports import class_tables, paper_tables, table_spec
 from hifi_cli.reports import costs as cost_tables
 from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import tables as score_tables
-from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.options import ReportOptions, flags_that_count
 from hifi_cli.reports.render import LatexOptions, emit
 from hifi_cli.reports.selection import select_runs
 from hifi_cli.reports.table import Table
@@ -117,7 +117,7 @@ def table(
                 f"hifi table {name} is of the stored predictions: --score, --metrics, --by and --backbones do not change it"
             )
         # No epoch can be chosen: a run stores the predictions of the one that it keeps.
-        counted = ReportOptions.of_command(None, include)
+        counted = ReportOptions(included=flags_that_count(include))
         tables = class_tables.TABLES[name](study, asked.run_filter, counted)
     else:
         # A table with a name has the columns of its YAML.
@@ -139,8 +139,11 @@ def table(
             )
             words = ["hifi", "grid", name, *given]
             command = command_for_new_runs(words, results_dir, _shots_as_setting(shots))
-        how = ReportOptions.of_command(
-            score, include, show_published=published, show_intervals=intervals
+        how = ReportOptions(
+            score,
+            flags_that_count(include),
+            show_published=published,
+            show_intervals=intervals,
         )
         tables = [built_table(spec, study, how, grid=command, data_dir=data_dir) for spec in specs]
         if name and not by and not backbones:

@@ -5,7 +5,7 @@ changes what is drawn, or in which order, raises the version of that component h
 versions are not averaged or compared, and a finished run of another version is not the same run.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.specs import method_spec
@@ -92,11 +92,6 @@ def used_draws(config: RunConfig, devices: Iterable[str], *, selects_heads: bool
         used.append(f"method {method_spec(stage.method).implementation}")
     # A method that draws nothing has no version.
     return set(used) & present_versions().keys()
-
-
-def unversioned_draws(draws: Mapping[str, int], used: Set[str]) -> list[str]:
-    """Return the components that a run drew from and of which its record has no version, sorted."""
-    return sorted(used - draws.keys())
 
 
 def changed_draws(draws: dict[str, int]) -> dict[str, int]:

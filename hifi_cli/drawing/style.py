@@ -23,6 +23,8 @@ Frame = Any
 # The text width of a page in inches, and that of a column of two.
 WIDE = 6.9
 NARROW = 3.3
+# A page shows a picture smaller than it is, so that its lines are sharp on dense screens too.
+_DOTS_PER_INCH = 160
 # The looks of lines that are no methods: Okabe and Ito's colors from dark to light. Dashes and
 # markers distinguish those that look alike.
 _LINES = cycler(
@@ -302,9 +304,9 @@ def add_caption(figure: Figure, title: str, note: str) -> None:
     figure.supxlabel("\n".join(lines), fontsize=6, x=0.01, ha="left", color="#404040")
 
 
-def as_png(draw: Callable[[], Figure], *, dots_per_inch: int) -> bytes:
+def as_png(draw: Callable[[], Figure]) -> bytes:
     """Return a figure as a PNG file; `draw` makes it, in the style of all figures."""
     image = io.BytesIO()
     with mpl.rc_context(SETTINGS):
-        draw().savefig(image, format="png", dpi=dots_per_inch)
+        draw().savefig(image, format="png", dpi=_DOTS_PER_INCH)
     return image.getvalue()

@@ -19,7 +19,7 @@ from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.selection import select_runs
 from hifi_cli.reports.table_spec import shots_of
-from hifi_cli.reports.tables import distinct_labels
+from hifi_cli.reports.tables import labels_of_methods
 
 
 class OfFinishedRuns(Kind):
@@ -85,9 +85,8 @@ def in_order(request: FigureRequest, runs: ComparableRuns) -> pd.DataFrame:
     usable = runs.usable
     tasks = request.spec.tasks or sorted(set(usable["task"]))
     methods = request.spec.methods or sorted(set(usable["method"]))
-    labels = [label_of("methods", method) for method in usable["method"]]
     ordered = usable.assign(
-        label=distinct_labels(labels, list(usable["method"])),
+        label=labels_of_methods([*usable["method"]]),
         task_place=usable["task"].map(tasks.index),
         method_place=usable["method"].map(methods.index),
     )

@@ -1,6 +1,6 @@
 """The random draws that a run must have made, by its record, and those of which it has no version."""
 
-from hifi_cli.config.draws import unversioned_draws, used_draws
+from hifi_cli.config.draws import used_draws
 from hifi_cli.errors import HifiError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
@@ -39,4 +39,5 @@ def draws_without_version(result: RunResult, directory: RunDirectory) -> list[st
     """
     if result.schema_version == 1:
         return []
-    return unversioned_draws(result.draws, draws_made(result, directory) or _ALWAYS)
+    made = draws_made(result, directory) or _ALWAYS
+    return sorted(made - result.draws.keys())

@@ -469,17 +469,12 @@ class Study:
         """Return the names of a column (`method`, `task`) that have a finished run."""
         return set(self.table_runs[kind])
 
-    def own_name(self, column: str, name: str) -> str:
-        """Return a method's or task's name as `runs` has it: a user's own one carries its file there.
+    def own_method_name(self, name: str) -> str:
+        """Return a method's name as `runs` has it: a user's own one carries its file there.
 
-        Names from a command line and keys of a groupby have lost the file, and with it label,
-        classes and metrics.
-
-        Args:
-            column: `method` or `task`.
-            name: of runs; another one is returned as it is.
+        Names from a command line and keys of a groupby have lost the file, and with it the label.
         """
-        names = self.runs[column][self.runs[column] == name]
+        names = self.runs["method"][self.runs["method"] == name]
         return name if names.empty else names.iloc[0]
 
     # --- scores

@@ -13,12 +13,12 @@ import pandas as pd
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import HifiError, MissingError
-from hifi_cli.paired_tests import mean_interval
+from hifi_cli.paired_tests import Floats, mean_interval
 from hifi_cli.records.study import TABLE_KEYS, Study
 from hifi_cli.reports.comparable import ComparableRuns, note_on_epochs
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.row_scores import indicators, score_of_rows
-from hifi_cli.reports.selection import select_runs, table_keys
+from hifi_cli.reports.selection import select_runs, setting_in_words, table_keys
 from hifi_cli.reports.table import (
     Cell,
     Column,
@@ -29,7 +29,6 @@ from hifi_cli.reports.table import (
     std_column,
     value_column,
 )
-from hifi_cli.row_tests import Floats
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.metrics import log_probabilities
 from hifi_cli.tasks.task_spec import TaskSpec
@@ -247,10 +246,8 @@ def _seeds_of_methods(
     if runs.empty:
         raise study.no_such_runs_error(**run_filter.keys)
     words = table_keys(runs)
-    for (protocol, backbone, shots), group in runs.groupby([words[key] for key in TABLE_KEYS]):
-        setting = f"protocol {protocol}, backbone {backbone}"
-        if shots != "full":
-            setting += f", {shots}-shot"
+    for keys, group in runs.groupby([words[key] for key in TABLE_KEYS]):
+        setting = setting_in_words(dict(zip(TABLE_KEYS, keys, strict=True)))
         comparable = ComparableRuns.of(study, group, options)
         yield from _of_one_setting(comparable, setting, left_out)
 

@@ -7,7 +7,7 @@ from hifi_cli.records.study import Study
 from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.selection import select_runs
-from hifi_cli.reports.table import Cell, Row, Table, value_column
+from hifi_cli.reports.table import Cell, Row, Table, known, value_column
 from hifi_cli.reports.table_spec import (
     NO_TABLE,
     PublishedTable,
@@ -98,8 +98,7 @@ def _row(spec: RowSpec, measured: pd.DataFrame, paper: PublishedTable) -> Row:
         cells[column] = Cell(paper.mean(str(spec.published), column))
     if method in measured.index:
         for key in COSTS:
-            value = measured.at[method, key]
-            cells[key] = Cell(None if pd.isna(value) else float(value))
+            cells[key] = Cell(known(measured.at[method, key]))
     label = spec.label or label_of("methods", method)
     return Row(method, label, "runs", cells)
 

@@ -26,27 +26,7 @@ class ReportOptions:
     show_published: bool = False
     show_intervals: bool = False
 
-    @classmethod
-    def of_command(
-        cls,
-        score: EpochChoice | None,
-        include: Collection[str] | None,
-        *,
-        show_published: bool = False,
-        show_intervals: bool = False,
-    ) -> "ReportOptions":
-        """Make the options from those of a command.
 
-        Args:
-            score: the epoch whose score is shown; None: the one that each run reports.
-            include: flags of runs that count, beside the default ones.
-            show_published: whether tables show the papers' numbers too.
-            show_intervals: whether means have intervals in place of deviations.
-        """
-        included = INCLUDED_BY_DEFAULT.union(include or ())
-        return cls(
-            score=score,
-            included=included,
-            show_published=show_published,
-            show_intervals=show_intervals,
-        )
+def flags_that_count(include: Collection[str] | None) -> frozenset[str]:
+    """Return the flags of runs that count: the default ones, and those of `--include`."""
+    return INCLUDED_BY_DEFAULT.union(include or ())

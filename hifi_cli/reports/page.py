@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
-from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -31,8 +30,8 @@ from hifi_cli.reports.pictures import (
     looks_of_page,
 )
 from hifi_cli.reports.render import as_html
-from hifi_cli.reports.selection import select_runs, table_keys
-from hifi_cli.reports.table import Cell, Row, Table
+from hifi_cli.reports.selection import select_runs, setting_in_words, table_keys
+from hifi_cli.reports.table import Cell, Row, Table, known
 
 # Both papers ask whether a method reaches full fine-tuning.
 REFERENCE = "full-ft"
@@ -94,11 +93,8 @@ def reported_runs(
     keys_of_runs = table_keys(study.table_runs).drop_duplicates().sort_values(TABLE_KEYS)
     for keys in keys_of_runs.to_dict("records"):
         rows = select_runs(study.runs, **keys)
-        title = f"protocol {keys['protocol']}, backbone {keys['backbone']}"
-        if keys["shots"] != "full":
-            title += f", {keys['shots']}-shot"
         runs = ComparableRuns.of(study, rows, options)
-        found.append(ReportedRuns(title, rows, runs, reference))
+        found.append(ReportedRuns(setting_in_words(keys), rows, runs, reference))
     return found
 
 
@@ -188,11 +184,11 @@ def _list_of_runs(study: Study) -> Table:
         cells: dict[str, Cell] = {
             "status": Cell(run.status),
             "metric": Cell(run.metric),
-            "epochs": Cell(_number(run.epoch_last)),
+            "epochs": Cell(known(run.epoch_last)),
             "encoder": Cell(run.weights[:8]),
         }
         for name in SCORES:
-            cells[name] = Cell(_number(getattr(run, name)))
+            cells[name] = Cell(known(getattr(run, name)))
         rows.append(Row(run.path, run.path, "runs", cells))
     headings = ["status", "metric", *SCORES, "epochs", "encoder"]
     return Table(
@@ -203,8 +199,3 @@ def _list_of_runs(study: Study) -> Table:
         index_title="path",
         formats={**dict.fromkeys(SCORES, ".2%"), "epochs": ".0f"},
     )
-
-
-def _number(value: Any) -> float | None:
-    """Return a number; None where it is missing."""
-    return None if pd.isna(value) else float(value)

@@ -67,8 +67,8 @@ def pair(runs: ComparableRuns, first: str, second: str) -> Pairs:
         second: the one that it is compared with.
     """
     runs = runs.of_rows([first, second])
-    first = runs.study.own_name("method", first)
-    second = runs.study.own_name("method", second)
+    first = runs.study.own_method_name(first)
+    second = runs.study.own_method_name(second)
     labels = (label_of("methods", first), label_of("methods", second))
     joined = _joined(runs.usable, first, second)
     # Every pair has two runs; the others have no partner.

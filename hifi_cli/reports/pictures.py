@@ -16,10 +16,7 @@ from hifi_cli.drawing.style import as_png
 from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.curves import COLUMNS, curves
 from hifi_cli.reports.pairs import difference_rows, pair
-from hifi_cli.reports.tables import distinct_labels
-
-# A picture is shown smaller than it is, so that its lines are sharp on dense screens too.
-_DOTS_PER_INCH = 160
+from hifi_cli.reports.tables import labels_of_methods
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ def forest_pictures(
     for task in tasks:
         of_task = data[[(row["task"] or "") == task for row in rows]]
         name = label_of("tasks", task) if task else "Mean over tasks"
-        drawn = as_png(partial(draw_forest, of_task, looks), dots_per_inch=_DOTS_PER_INCH)
+        drawn = as_png(partial(draw_forest, of_task, looks))
         pictures.append(Picture(f"{name} ({title})", drawn))
     return pictures
 
@@ -77,8 +74,7 @@ def curves_of(runs: ComparableRuns) -> pd.DataFrame:
     A packed study has no losses. The columns are those of `curves`.
     """
     usable = runs.usable
-    labels = [label_of("methods", method) for method in usable["method"]]
-    usable = usable.assign(label=distinct_labels(labels, list(usable["method"])))
+    usable = usable.assign(label=labels_of_methods([*usable["method"]]))
     found = curves(runs.study, usable, with_losses=not runs.study.is_packed)
     return pd.DataFrame(found, columns=COLUMNS)
 
@@ -96,6 +92,6 @@ def curve_pictures(
     """
     pictures = []
     for task, of_task in data[data["curve"] == curve].groupby("task"):
-        drawn = as_png(partial(draw_curves, of_task, looks), dots_per_inch=_DOTS_PER_INCH)
+        drawn = as_png(partial(draw_curves, of_task, looks))
         pictures.append(Picture(f"{label_of('tasks', str(task))} ({title})", drawn))
     return pictures

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from hifi_cli.reports.table import Cell
+from hifi_cli.reports.table import Cell, known
 from hifi_cli.reports.table_spec import (
     AVERAGE,
     PublishedRow,
@@ -62,8 +62,7 @@ def cells(
 
 def _mean(values: Sequence[float | str | None]) -> float | None:
     """Return the mean of the cells of a row; None where one is empty."""
-    mean = pd.Series(values, dtype=float).mean(skipna=False)
-    return None if pd.isna(mean) else float(mean)
+    return known(pd.Series(values, dtype=float).mean(skipna=False))
 
 
 def footnotes(spec: TableSpec, printed: PublishedRow, paper: PublishedTable) -> dict[str, str]:

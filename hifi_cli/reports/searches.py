@@ -8,8 +8,8 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
 from hifi_cli.records.searches import tried_settings
 from hifi_cli.records.study import TABLE_KEYS, Study
-from hifi_cli.reports.selection import table_keys
-from hifi_cli.reports.table import Cell, Place, Row, Table, std_column, value_column
+from hifi_cli.reports.selection import setting_in_words, table_keys
+from hifi_cli.reports.table import Cell, Place, Row, Table, known, std_column, value_column
 
 
 def searches(study: Study, **only: str | Sequence[str] | None) -> list[Table]:
@@ -33,21 +33,20 @@ def searches(study: Study, **only: str | Sequence[str] | None) -> list[Table]:
             f"no such run of a search in {study.directory}; hifi grid demo-search is an example"
         )
     tables = []
-    for (protocol, backbone, shots), rows in tried.groupby(TABLE_KEYS, sort=False, dropna=False):
-        tables.append(_search(protocol, backbone, shots, rows))
+    for keys, rows in tried.groupby(TABLE_KEYS, sort=False, dropna=False):
+        conditions = setting_in_words(dict(zip(TABLE_KEYS, keys, strict=True)))
+        tables.append(_search(conditions, rows))
     return tables
 
 
-def _search(protocol: str, backbone: str, shots: str, tried: pd.DataFrame) -> Table:
+def _search(conditions: str, tried: pd.DataFrame) -> Table:
     """Return a row for the settings of each method, a column for each task.
 
     A cell is the score on the split that chooses the epoch, in percent, with its deviation over
     seeds.
 
     Args:
-        protocol: of all runs.
-        backbone: of all runs.
-        shots: of all runs, `full`: all rows.
+        conditions: protocol, backbone and shots of all runs, in words.
         tried: rows of `tried_settings`.
     """
     tasks = {task: label_of("tasks", task) for task in tried["task"].unique()}
@@ -65,13 +64,12 @@ def _search(protocol: str, backbone: str, shots: str, tried: pd.DataFrame) -> Ta
     if len(tasks) > 1:
         headings["mean"] = "Mean"
     headings |= {"seeds": "Seeds", "best_on": "Best on"}
-    few = "" if shots == "full" else f", {shots}-shot"
     splits = " and ".join(tried["split"].unique())
     notes = [f"score: mean over seeds of the primary metric on {splits}, which chooses"]
     if tried["all_collapsed"].any():
         notes.append("a setting whose runs all collapsed to one class is not called the best")
     return Table(
-        title=f"Settings tried (protocol {protocol}, backbone {backbone}{few})",
+        title=f"Settings tried ({conditions})",
         rows=rows,
         headings=headings,
         # Programs know the deviations of all tasks after their scores.
@@ -96,19 +94,11 @@ def _cells(settings: pd.DataFrame, tasks: dict[str, str]) -> dict[str, Cell]:
     """
     cells: dict[str, Cell] = {}
     for line in settings.itertuples():
-        cells[line.task] = Cell(_percent(line.score), std=_percent(line.deviation))
+        cells[line.task] = Cell(known(100 * line.score), std=known(100 * line.deviation))
     percent = 100 * settings.set_index("task")["score"].reindex([*tasks])
-    mean = percent.mean(skipna=False)
-    cells["mean"] = Cell(None if pd.isna(mean) else float(mean))
+    cells["mean"] = Cell(known(percent.mean(skipna=False)))
     seeds = sorted(settings["seeds"].unique())
     cells["seeds"] = Cell(" and ".join(map(str, seeds)))
     best_on = [tasks[task] for task in settings["task"][settings["best"]]]
     cells["best_on"] = Cell(", ".join(best_on) or None)
     return cells
-
-
-def _percent(score: float) -> float | None:
-    """Return a fraction in percent; None where it is NaN."""
-    if pd.isna(score):
-        return None
-    return 100 * float(score)

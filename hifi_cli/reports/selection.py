@@ -1,6 +1,7 @@
 """Which runs of a study a table is about: one protocol, one backbone, one number of shots."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -23,6 +24,14 @@ def _shots_as_word(shots: float | None) -> str:
     if shots is None or pd.isna(shots):
         return "full"
     return str(int(shots))
+
+
+def setting_in_words(keys: Mapping[Any, Any]) -> str:
+    """Return protocol, backbone and shots, as `table_keys` has them, as titles say them."""
+    text = f"protocol {keys['protocol']}, backbone {keys['backbone']}"
+    if keys["shots"] != "full":
+        text += f", {keys['shots']}-shot"
+    return text
 
 
 def select_runs(runs: pd.DataFrame, **keys: str | None) -> pd.DataFrame:

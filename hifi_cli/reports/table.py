@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from string import ascii_lowercase
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -45,6 +45,11 @@ class Cell:
 
 
 NOTHING = Cell()
+
+
+def known(number: Any) -> float | None:
+    """Return a number as a cell has it: None where it is missing, as NaN is of pandas."""
+    return None if pd.isna(number) else float(number)
 
 
 @dataclass(frozen=True)

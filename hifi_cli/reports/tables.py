@@ -32,6 +32,7 @@ from hifi_cli.reports.table import (
     Place,
     Row,
     Table,
+    known,
     own_interval_columns,
     seeds_column,
     std_column,
@@ -446,7 +447,7 @@ def _cells_of_runs(layout: Layout, scores: pd.DataFrame) -> list[dict[str, Cell]
             cells[key] = Cell(seeds=0)
             if (name, key) in statistics.index:
                 cells[key] = _cell(statistics.loc[(name, key)], metric)
-        cells[AVERAGE] = Cell(_known(averages.iloc[index]))
+        cells[AVERAGE] = Cell(known(averages.iloc[index]))
         if name in runs.index:
             run = runs.loc[name]
             for key, (_, column) in SHARES.items():
@@ -457,12 +458,12 @@ def _cells_of_runs(layout: Layout, scores: pd.DataFrame) -> list[dict[str, Cell]
 
 def _cell(statistics: pd.Series, metric: str | None) -> Cell:
     """Return a cell from `mean`, `std` and `count` over seeds."""
-    std = _known(statistics["std"])
+    std = known(statistics["std"])
     # Churn is a disagreement between seeds, so each of two seeds has the same value. A printed
     # spread of 0 would claim a certainty that is not there.
     if metric == "churn":
         std = None
-    return Cell(_known(statistics["mean"]), std=std, seeds=int(statistics["count"]))
+    return Cell(known(statistics["mean"]), std=std, seeds=int(statistics["count"]))
 
 
 def _with_intervals(
@@ -489,11 +490,6 @@ def _with_intervals(
                 filled[key] = replace(of_row[key], interval=ends)
         found.append(filled)
     return found
-
-
-def _known(value: float) -> float | None:
-    """Return a number, or None for NaN."""
-    return None if pd.isna(value) else float(value)
 
 
 def _has_average(layout: Layout, ours: Sequence[dict[str, Cell]]) -> bool:
@@ -622,6 +618,11 @@ def distinct_labels(labels: Sequence[str], names: Sequence[str]) -> list[str]:
     for label, name in zip(labels, names, strict=True):
         distinct.append(name if uses[label] > 1 else label)
     return distinct
+
+
+def labels_of_methods(methods: Sequence[str]) -> list[str]:
+    """Return the label of each method, or its name where several of them share a label."""
+    return distinct_labels([label_of("methods", method) for method in methods], methods)
 
 
 # --- notes

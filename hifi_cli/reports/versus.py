@@ -130,10 +130,6 @@ class Baselines:
             raise MissingError(f"no stored run of {', '.join(lacking)} counts: hifi table says why")
         return cls(study, usable)
 
-    def with_runs(self, runs: pd.DataFrame) -> "Baselines":
-        """Return the baselines with some of their runs."""
-        return Baselines(self.study, runs)
-
     @property
     def methods(self) -> list[str]:
         """Names of the baselines."""
@@ -243,7 +239,7 @@ def comparable_with(
         where = f"{label_of('methods', method)} on {label_of('tasks', task)}"
         runs = counted_noun(count, "stored run")
         notes.append(f"{where}: {runs} cannot be compared: different {reason}")
-    return baselines.with_runs(baselines.runs[fits]), notes
+    return Baselines(baselines.study, baselines.runs[fits]), notes
 
 
 def _difference_in_words(
