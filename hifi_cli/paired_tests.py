@@ -20,6 +20,10 @@ Floats = NDArray[np.float64]
 Groups = Sequence[Sequence[float] | Floats]
 # Variances below are rounding errors of equal differences.
 _NO_VARIANCE = 1e-15
+# The sign-flip test counts the sum of magnitudes in so many steps.
+_STEPS = 1 << 17
+# The probability with which a difference is to be shown.
+_POWER = 0.8
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def paired_statistics(differences: Groups, level: float = LEVEL) -> PairedStatis
     return PairedStatistics(np.concatenate(terms), mean, mean_interval(tasks, level))
 
 
-def sign_flip_p(terms: Sequence[float] | Floats, *, resolution: int = 1 << 17) -> float:
+def sign_flip_p(terms: Sequence[float] | Floats) -> float:
     """Return the two-sided p of a sum among the sums with every pattern of signs, all equally likely.
 
     The test is exact where the differences are symmetric about zero on every task. Where tasks
@@ -78,11 +82,10 @@ def sign_flip_p(terms: Sequence[float] | Floats, *, resolution: int = 1 << 17) -
 
     Args:
         terms: parts of the sum, [pairs].
-        resolution: number of steps in the sum of magnitudes.
     """
     values = np.asarray(terms, dtype=np.float64)
     magnitude = np.abs(values).sum() or 1.0
-    steps = np.rint(values / magnitude * resolution).astype(np.int64)
+    steps = np.rint(values / magnitude * _STEPS).astype(np.int64)
     # `positive[n]` is the probability that the differences with the sign + have n steps together.
     # Each difference adds its steps to them with probability 1/2.
     positive = np.ones(1)
@@ -184,16 +187,15 @@ def shows_above(tasks: Groups, bound: float, level: float = LEVEL) -> bool:
     return low > 0 and shifted.p < level
 
 
-def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> int | None:
+def seeds_needed(tasks: Groups, *, level: float = LEVEL) -> int | None:
     """Return the smallest number of seeds per task that would show that the mean differs from zero.
 
-    Mean and variances are taken as measured; the power is that of the two-sided t-test, in its usual
-    approximation.
+    Mean and variances are taken as measured. A true difference of that size would be shown with a
+    probability of 80 %: the power of the two-sided t-test, in its usual approximation.
 
     Args:
         tasks: of each task, one value per seed.
         level: of the test.
-        power: the probability with which the difference would be shown.
 
     Returns:
         None: more than 200, no more than there are, a task has one seed, or the mean is zero, which
@@ -211,7 +213,7 @@ def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> 
     errors = np.sqrt(sum(np.var(task, ddof=1) for task in tasks) / seeds) / len(tasks)
     degrees = len(tasks) * (seeds - 1)
     # The t-test shows a true difference of this many standard errors with the wanted power.
-    quantiles = _t_quantile(degrees, 1 - level / 2) + _t_quantile(degrees, power)
+    quantiles = _t_quantile(degrees, 1 - level / 2) + _t_quantile(degrees, _POWER)
     # The sign-flip test must agree.
     can_agree = smallest_p(len(tasks) * seeds) < level
     enough = seeds[(distance >= quantiles * errors) & can_agree]
@@ -222,15 +224,14 @@ def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> 
     return needed if needed > there_are else None
 
 
-def repetition_limit(tasks: Groups, level: float = LEVEL) -> float | None:
+def repetition_limit(tasks: Groups) -> float | None:
     """Return the largest mean shift over tasks that repeated runs may have, one run per task.
 
     A run that is repeated with its own seed differs from the first one at most as another seed
-    does. The mean of such differences is beyond the limit with probability `level`.
+    does. The mean of such differences is beyond the limit with a probability of 5 %.
 
     Args:
         tasks: of each task, the scores of several seeds.
-        level: the probability.
 
     Returns:
         None: a task has one seed, which shows no spread, or there is no task.
@@ -244,7 +245,7 @@ def repetition_limit(tasks: Groups, level: float = LEVEL) -> float | None:
         return 0.0
     task_degrees = np.array([len(values) - 1 for values in tasks])
     error = np.sqrt(variances.sum()) / len(tasks)
-    return float(_t_quantile(_degrees(variances, task_degrees), 1 - level / 2) * error)
+    return float(_t_quantile(_degrees(variances, task_degrees), 1 - LEVEL / 2) * error)
 
 
 def _degrees(variances: Floats, task_degrees: Any) -> float:

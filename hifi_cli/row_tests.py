@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from math import comb
 
 import numpy as np
-from numpy.typing import NDArray
 
-LEVEL = 0.05
+from hifi_cli.paired_tests import LEVEL, Floats
+
 REPLICATES = 2000
 # So many row counts are in memory at a time: rows times replicates.
 _COUNTS_AT_A_TIME = 4_000_000
-Floats = NDArray[np.float64]
 # The score of one model on each of some samples of rows: from how often each sample has each row,
 # [samples, rows], to the scores, [samples].
 RowScore = Callable[[Floats], Floats]
@@ -61,7 +60,6 @@ def bootstrap_difference(
     *,
     seed: int = 0,
     replicates: int = REPLICATES,
-    level: float = LEVEL,
 ) -> RowStatistics:
     """Bootstrap the difference of two scores over rows and seeds (Efron and Tibshirani 1993).
 
@@ -75,7 +73,6 @@ def bootstrap_difference(
         rows: number of rows.
         seed: of the draws; equal arguments give equal numbers.
         replicates: number of draws; the smallest p is 2 / (replicates + 1).
-        level: 1 minus the coverage of the interval.
     """
     pairs = len(first)
     each_row_once = np.ones((1, rows))
@@ -88,7 +85,7 @@ def bootstrap_difference(
         pair_counts = generator.multinomial(pairs, [1 / pairs] * pairs, size=len(row_counts))
         drawn.append((differences * pair_counts).sum(axis=1) / pairs)
     values = np.concatenate(drawn)
-    low, high = np.quantile(values, [level / 2, 1 - level / 2])
+    low, high = np.quantile(values, [LEVEL / 2, 1 - LEVEL / 2])
     return RowStatistics(float(difference), (float(low), float(high)), _two_sided_p(values))
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hifi_cli.row_tests import Floats, RowScore
+from hifi_cli.paired_tests import Floats
+from hifi_cli.row_tests import RowScore
 from hifi_cli.tasks.metrics import entities, exact_match, word_f1
 from hifi_cli.tasks.task_spec import TaskSpec
 

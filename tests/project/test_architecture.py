@@ -43,8 +43,8 @@ FLOORS = [
     "files",
     "digests",
     "hub",
-    "paired_tests",
     "row_tests",
+    "paired_tests",
     "errors",
     "text",
 ]
