@@ -146,19 +146,13 @@ def _on_losses(results: Sequence[RunResult], names: Sequence[str]) -> Iterator[s
     seeds: dict[str, list[int]] = defaultdict(list)
     for result, name in zip(results, names, strict=True):
         losses = result.losses
-        if losses is None or _is_short(result):
+        if losses is None:
             continue
         if losses.first - losses.last < _LEAST_FALL * abs(losses.first):
             seeds[name].append(result.seed)
     if seeds:
         found = [f"{name} ({_seeds_text(numbers)})" for name, numbers in seeds.items()]
         yield f"the training loss fell by less than {100 * _LEAST_FALL:g} %: {abbreviate(found)}"
-
-
-def _is_short(result: RunResult) -> bool:
-    """Return whether a run is too short for `losses_of`, by which records of before may have losses."""
-    last_steps = [process.last_step for process in result.processes]
-    return bool(last_steps) and max(last_steps) < 2 * _FEWEST_STEPS
 
 
 def _seeds_text(seeds: Sequence[int]) -> str:
