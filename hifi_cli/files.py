@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -281,18 +281,18 @@ def json_text(value: Any) -> str:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         # The name of a file need not be UTF-8, and JSON cannot hold such a name.
-        value = _well_formed(value)
+        value = _with_texts(value, well_formed)
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
-def _well_formed(value: Any) -> Any:
-    """Return a value of JSON with well-formed texts."""
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a value of JSON in which every text, those of keys too, is as `change` gives it."""
     if isinstance(value, dict):
-        return {well_formed(key): _well_formed(content) for key, content in value.items()}
+        return {change(key): _with_texts(content, change) for key, content in value.items()}
     if isinstance(value, list | tuple):
-        return [_well_formed(content) for content in value]
+        return [_with_texts(content, change) for content in value]
     if isinstance(value, str):
-        return well_formed(value)
+        return change(value)
     return value
 
 
@@ -398,16 +398,5 @@ def json_object(text: bytes, origin: str, *, advice: str = MAKE_AGAIN) -> dict[s
     # Looking at every text takes time, and most files have nothing to replace.
     may_hold_controls = b"\\" in text or b"\x7f" in text or not text.isascii()
     if may_hold_controls:
-        return dict(_printable(value))
-    return value
-
-
-def _printable(value: Any) -> Any:
-    """Return a value of JSON whose texts have no control characters."""
-    if isinstance(value, dict):
-        return {printable(key): _printable(content) for key, content in value.items()}
-    if isinstance(value, list):
-        return [_printable(content) for content in value]
-    if isinstance(value, str):
-        return printable(value)
+        return dict(_with_texts(value, printable))
     return value

@@ -283,7 +283,7 @@ def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: not valid YAML: {problem:.200}") from None
     if value is None:
         return {}
-    if _has_more_parts_than(value, _MAX_PARTS):
+    if _has_too_many_parts(value):
         raise UsageError(f"{path}: a part contains itself, or there are more than {_MAX_PARTS:,}")
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UsageError(f"{path}: a mapping of names to values is expected")
@@ -299,18 +299,18 @@ def yaml_text(value: Any, **how: Any) -> str:
     return str(yaml.dump(value, Dumper=YamlDumper, sort_keys=False, **how))
 
 
-def _has_more_parts_than(value: Any, limit: int) -> bool:
-    """Return whether a value of lists and mappings has more parts; one that contains itself has no end."""
+def _has_too_many_parts(value: Any) -> bool:
+    """Return whether lists and mappings have more parts than a YAML may; one that contains itself has no end."""
     left = [value]
     seen = 0
-    while left and seen <= limit:
+    while left and seen <= _MAX_PARTS:
         part = left.pop()
         seen += 1
         if isinstance(part, dict):
             left.extend(part.values())
         elif isinstance(part, list):
             left.extend(part)
-    return seen > limit
+    return seen > _MAX_PARTS
 
 
 def load(kind: str, name: str) -> dict[str, Any]:

@@ -41,7 +41,6 @@ _TOKENIZER_JSON = (
     "vocab.json",
 )
 _TOKENIZER_OTHERS = ("*.model", "bpe.codes", "merges.txt", "vocab.txt")
-ADAPTER_CONFIG = "adapter_config.json"
 
 
 def resolve_source(backbone: BackboneConfig) -> tuple[str, str | None]:

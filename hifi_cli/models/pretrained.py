@@ -12,13 +12,13 @@ from safetensors import SafetensorError, safe_open
 from tokenizers.processors import Sequence, TemplateProcessing
 from torch import nn
 
+from hifi_cli.config.registry import ADAPTER_CONFIG
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError, logger
 from hifi_cli.files import is_lfs_pointer, read_json
 from hifi_cli.hub import resolve_commit, unavailable_error
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.encoder_files import (
-    ADAPTER_CONFIG,
     encoder_digest,
     local_directory,
     no_tokenizer_error,
