@@ -110,9 +110,7 @@ def power_iteration(
     )
 
 
-def pagerank(
-    richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
-) -> Ranked:
+def pagerank(richness: Array, correlation: Array, damping: float, epsilon: float) -> Ranked:
     """Rank by PageRank with the transposed matrix and uniform teleport.
 
     It is the only reading of equation 10 that can rank. It starts from p_h(0), each head's fraction
@@ -133,7 +131,7 @@ def pagerank(
 
 
 def pagerank_personalized(
-    richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
+    richness: Array, correlation: Array, damping: float, epsilon: float
 ) -> Ranked:
     """Rank by PageRank that teleports to heads in proportion to their richness.
 
@@ -150,9 +148,7 @@ def pagerank_personalized(
     return power_iteration(transition, fractions, fractions, damping, epsilon)
 
 
-def pagerank_literal(
-    richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
-) -> Ranked:
+def pagerank_literal(richness: Array, correlation: Array, damping: float, epsilon: float) -> Ranked:
     """Rank by equation 10 as printed, with the row-stochastic matrix.
 
     Its only fixed point is 1/H for every head: each row sums to 1, so that equal values stay equal.
@@ -165,9 +161,7 @@ def pagerank_literal(
     return power_iteration(transition, start, teleport, damping, epsilon)
 
 
-def pagerank_inverse(
-    richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
-) -> Ranked:
+def pagerank_inverse(richness: Array, correlation: Array, damping: float, epsilon: float) -> Ranked:
     """Rank by PageRank that prefers the lowest values (Table 3).
 
     The arguments are those of `pagerank`.
