@@ -4,9 +4,12 @@ An error is one line: what is wrong, and how to fix it.
 """
 
 import logging
+import re
 import signal
 
 logger = logging.getLogger("hifi")
+# Parts of torch's message where memory is missing: it raises a RuntimeError then, on a CPU too.
+NO_MEMORY = re.compile("allocate memory|out of memory")
 # Stands before each warning in the log of a command that a grid starts, by which the grid finds it.
 WARNING_MARK = "warning: "
 

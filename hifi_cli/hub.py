@@ -8,6 +8,8 @@ from typing import Literal
 
 from hifi_cli.errors import MissingError
 
+# The prefix of a repository of the hub, in the place of a directory or of a task.
+HUB = "hub:"
 _ALTERNATIVES = {
     "dataset": "--data-dir DIR (or HIFI_DATA_DIR) with the official download, whose files"
     " `hifi ls TASK` lists, or a task that needs none, such as --task demo-entailment",

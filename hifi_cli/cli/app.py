@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 from hifi_cli import environment, launcher, stopping
 from hifi_cli._version import __version__
 from hifi_cli.cli.streams import prepare_streams
-from hifi_cli.errors import WARNING_MARK, HifiError, RunFailed, Terminated, logger
+from hifi_cli.errors import NO_MEMORY, WARNING_MARK, HifiError, RunFailed, Terminated, logger
 from hifi_cli.grids.lifeline import end_with_the_grid
 from hifi_cli.launcher import LauncherError
 from hifi_cli.text import printable
@@ -364,9 +364,7 @@ def _described(error: BaseException) -> tuple[str, int]:
     if isinstance(error, RuntimeError) and _LEFT_ALONE.search(str(error)):
         reason = "another process of the run has ended, whose own lines say why"
         return f"{reason}: the same command goes on from the checkpoint, if there is one", 1
-    # torch raises a RuntimeError where memory is missing, on a CPU too.
-    is_full = re.search("allocate memory|out of memory", str(error)) is not None
-    if isinstance(error, MemoryError) or is_full:
+    if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
         advice = "take a smaller backbone, batch, max_length or setting"
         return f"not enough memory ({error}): {advice}", 1
     return f"unexpected {kind}: {error} (--debug shows where; please report it)", 1

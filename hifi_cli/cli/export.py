@@ -7,6 +7,7 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.errors import UsageError
+from hifi_cli.hub import HUB
 from hifi_cli.records import share
 from hifi_cli.text import well_formed
 
@@ -48,8 +49,8 @@ def export(
             f"--to {to}: the path is not UTF-8, and the libraries that write and open a model require"
             " it: name another place"
         )
-    if push and not push.startswith(share.HUB):
-        raise UsageError(f"--push {push}: name a repository of the hub: {share.HUB}OWNER/NAME")
+    if push and not push.startswith(HUB):
+        raise UsageError(f"--push {push}: name a repository of the hub: {HUB}OWNER/NAME")
     run_export.export(run_dir, to, form, Workspace(results_dir, data_dir, backbone, trust))
     print(to)
     if push:

@@ -19,6 +19,7 @@ from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve, stored_name
 from hifi_cli.errors import MissingError, UsageError, logger
+from hifi_cli.hub import HUB
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.data_options import check_has_data, split_options
 from hifi_cli.tasks.own_data import is_data_source, task_named
@@ -161,7 +162,7 @@ def _local_directory(path: Path) -> Path:
     Raises:
         UsageError: it is one.
     """
-    if str(path).startswith("hub:"):
+    if str(path).startswith(HUB):
         raise UsageError(
             f"--results-dir {path}: a directory is required; hifi results pull and push take a"
             " repository of the hub"

@@ -11,7 +11,7 @@ from hifi_cli.errors import MissingError, logger
 from hifi_cli.figures.figure import FigureRequest, Row
 from hifi_cli.figures.finished_runs import OfFinishedRuns, comparable_runs
 from hifi_cli.records.study import Study
-from hifi_cli.reports.pairs import difference_rows, pair
+from hifi_cli.reports.pairs import FULL_FT, difference_rows, pair
 
 
 class Forest(OfFinishedRuns):
@@ -33,7 +33,7 @@ class Forest(OfFinishedRuns):
         """
         study = Study(request.workspace.results_dir)
         named = request.spec.methods
-        reference = self.reference or "full-ft"
+        reference = self.reference or FULL_FT
         methods: list[str] = []
         if named:
             reference = self.reference or named[0]

@@ -20,13 +20,11 @@ from hifi_cli.config.run_config import ELSEWHERE, without_places
 from hifi_cli.digests import file_digest
 from hifi_cli.errors import MissingError, PlaceTaken, UsageError
 from hifi_cli.files import atomic_path, json_text, read_json
-from hifi_cli.hub import hub_errors
+from hifi_cli.hub import HUB, hub_errors
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.stored import PACKED, refuse_packed
 from hifi_cli.records.study import PREDICTIONS, Study
 
-# The prefix of a repository of the Hugging Face hub, in the place of a directory.
-HUB = "hub:"
 # The copies of the user's own YAMLs, of which a packed study keeps those of each run too.
 _OWN_YAMLS = "own/*/*.yaml"
 # The files of a run that are copied, results.json last: it marks the run as finished.

@@ -6,6 +6,7 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.records.study import Study
 from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.pairs import FULL_FT
 from hifi_cli.reports.selection import select_runs
 from hifi_cli.reports.table import Cell, Row, Table, known, value_column
 from hifi_cli.reports.table_spec import (
@@ -18,8 +19,6 @@ from hifi_cli.reports.table_spec import (
 )
 from hifi_cli.text import counted_noun
 
-# Costs are given relative to those of this method.
-FULL_FT = "full-ft"
 # The costs and their headings, by the column of `relative_costs`.
 COSTS = {
     "trained_percent": "Trained %",

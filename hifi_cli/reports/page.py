@@ -22,6 +22,7 @@ from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.compare import compare
 from hifi_cli.reports.conclusion import conclude
 from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.pairs import FULL_FT
 from hifi_cli.reports.pictures import (
     Picture,
     curve_pictures,
@@ -33,8 +34,6 @@ from hifi_cli.reports.render import as_html
 from hifi_cli.reports.selection import select_runs, setting_in_words, table_keys
 from hifi_cli.reports.table import Cell, Row, Table, known
 
-# Both papers ask whether a method reaches full fine-tuning.
-REFERENCE = "full-ft"
 # The sentences below the pictures, which say how to read them.
 OF_FOREST = (
     "Each method minus the reference, runs paired by seed: mean and 95 % t-interval for new seeds on these tasks. The"
@@ -88,7 +87,7 @@ def reported_runs(
         methods: those that are asked for, of which the first is the reference; empty: all, and
             Full-FT is.
     """
-    reference = methods[0] if methods else REFERENCE
+    reference = methods[0] if methods else FULL_FT
     found = []
     keys_of_runs = table_keys(study.table_runs).drop_duplicates().sort_values(TABLE_KEYS)
     for keys in keys_of_runs.to_dict("records"):

@@ -13,6 +13,10 @@ from hifi_cli.reports.comparable import ComparableRuns, differences, flags_that_
 from hifi_cli.tasks.metrics import is_lower_better
 from hifi_cli.text import counted_noun
 
+# The method that others are compared with where none is named: both papers ask whether a method
+# reaches full fine-tuning, and at what cost.
+FULL_FT = "full-ft"
+
 
 @dataclass(frozen=True)
 class Pairs:

@@ -14,6 +14,7 @@ from hifi_cli.config.base import parse
 from hifi_cli.digests import file_digest
 from hifi_cli.errors import MissingError, UsageError, logger
 from hifi_cli.files import safe_name, write_text
+from hifi_cli.hub import HUB
 from hifi_cli.tasks import data_summary
 from hifi_cli.tasks.data_options import HELD_OUT, DataOptions, parse_options
 from hifi_cli.tasks.file_formats import (
@@ -31,8 +32,6 @@ from hifi_cli.tasks.sources import hub_records, load_tables
 from hifi_cli.tasks.task_spec import TaskSpec, check
 from hifi_cli.text import printable
 
-# What stands before the name of a dataset that is given in the place of a task.
-HUB = "hub:"
 # The usual names of the validation split of a hub dataset.
 VALIDATION_NAMES = ("validation", "dev", "valid", "val")
 _DEFAULT_FRACTION = 0.1

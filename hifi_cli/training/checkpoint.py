@@ -2,7 +2,6 @@
 
 import errno
 import random
-import re
 import time
 import zipfile
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ import torch
 import transformers
 
 from hifi_cli._version import __version__
-from hifi_cli.errors import ConflictError, RunFailed, logger
+from hifi_cli.errors import NO_MEMORY, ConflictError, RunFailed, logger
 from hifi_cli.files import atomic_path
 
 # Save at most once a minute: a kill then costs a minute of training. Where saving takes long, at
@@ -23,8 +22,6 @@ _MIN_SECONDS = 60.0
 _MIN_RATIO = 20
 # The version of the file's content; a file of another version is not continued.
 _LAYOUT = 13
-# Parts of torch's message where memory is missing.
-_NO_MEMORY = re.compile("allocate memory|out of memory")
 
 
 class Checkpoint:
@@ -142,7 +139,7 @@ def _may_be_sound(error: Exception) -> bool:
     if isinstance(error, OSError):
         # A damaged file has offsets before its begin, which no file can be read from.
         return error.errno != errno.EINVAL
-    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+    return isinstance(error, MemoryError) or NO_MEMORY.search(str(error)) is not None
 
 
 def program_versions() -> dict[str, str]:
