@@ -14,7 +14,7 @@ from hifi_cli.reports import table_spec
 from hifi_cli.reports.comparable import RowKey
 from hifi_cli.reports.options import ReportOptions, flags_that_count
 from hifi_cli.reports.render import LatexOptions, emit
-from hifi_cli.reports.selection import require_single_table
+from hifi_cli.reports.selection import require_single_table, runs_with
 
 
 def compare(
@@ -77,11 +77,9 @@ def compare(
         )
     if study.table_runs.empty:
         raise study.no_run_error()
-    runs = study.runs[study.runs["method"].isin(names)]
     task_names = options.stored_names("tasks", tasks)
-    if task_names:
-        table_spec.check_names("tasks", task_names, study.names("task"))
-        runs = runs[runs["task"].isin(task_names)]
+    table_spec.check_names("tasks", task_names, study.names("task"))
+    runs = runs_with(study.runs, method=names, task=task_names)
     keys = options.stored_keys(protocol, backbone, shots)
     try:
         runs = require_single_table(runs, compared, by=by, **keys)

@@ -20,6 +20,7 @@ from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.calibration import MEASURES
 from hifi_cli.reports.claims import spec as claims_spec
 from hifi_cli.reports.options import ReportOptions, flags_that_count
+from hifi_cli.reports.selection import runs_with
 from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_spec import TableSpec
 from hifi_cli.text import command_line
@@ -55,10 +56,7 @@ class ReportFilter:
                 raise study.no_such_runs_error(protocol=self.protocol)
             # The given one may carry the file of the user's own YAML, which stored names lack.
             runs = runs.assign(protocol=pd.Series(self.protocol, runs.index, dtype=object))
-        if self.tasks:
-            runs = runs[runs["task"].isin(self.tasks)]
-        if self.methods:
-            runs = runs[runs["method"].isin(self.methods)]
+        runs = runs_with(runs, task=self.tasks, method=self.methods)
         if runs.empty and len(study.table_runs):
             given = " ".join(self.as_words())
             raise MissingError(f"no finished run of {given} in {study.directory}")

@@ -1,8 +1,9 @@
 """`hifi results`: results that are packed, exported, checked, and copied between directories and the hub."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import typer
@@ -16,6 +17,7 @@ from hifi_cli.records import prune as prune_runs
 from hifi_cli.records.check import check as check_study
 from hifi_cli.records.listing import read_results
 from hifi_cli.records.study import Study
+from hifi_cli.reports.selection import runs_with
 from hifi_cli.text import abbreviate, counted_noun, printable
 
 Place = Annotated[
@@ -183,8 +185,7 @@ def prune(
     A run that another one starts from is kept. A pruned run counts in every table, and cannot be evaluated or exported.
     """
     study = Study(directory)
-    chosen = study.runs
-    selections = {
+    selections: dict[str, Sequence[Any]] = {
         "task": options.stored_names("tasks", tasks),
         "method": options.stored_names("methods", methods),
         "backbone": options.stored_names("backbones", [backbone] if backbone else None),
@@ -198,9 +199,7 @@ def prune(
         raise UsageError(
             "either name runs, or select them with --tasks, --methods, --backbone, --protocol, --seeds or --variants"
         )
-    for column, values in selections.items():
-        if values:
-            chosen = chosen[chosen[column].isin(values)]
+    chosen = runs_with(study.runs, **selections)
     if variants:
         chosen = chosen[chosen["variant"].notna()]
     paths = [prune_runs.path_in_study(study, run) for run in runs or ()]

@@ -19,7 +19,7 @@ from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.options import ReportOptions, flags_that_count
 from hifi_cli.reports.render import LatexOptions, emit
-from hifi_cli.reports.selection import select_runs
+from hifi_cli.reports.selection import runs_with, select_runs
 from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_spec import TableSpec
 from hifi_cli.tasks import sources as task_sources
@@ -110,7 +110,9 @@ def table(
         study = study.with_rows_by(by, unchanged=asked.methods)
     notes: list[str] = []
     if name == "search":
-        tables = search_tables.searches(study, **asked.keys, task=asked.tasks, method=asked.methods)
+        tables = search_tables.searches(
+            study, tasks=asked.tasks, methods=asked.methods, **asked.keys
+        )
     elif name in class_tables.TABLES:
         if score or metrics or by or backbones:
             raise UsageError(
@@ -301,8 +303,7 @@ def _rows_of_settings(
         methods: those before the slash.
         tasks: empty: all.
     """
-    if tasks:
-        runs = runs[runs["task"].isin(tasks)]
+    runs = runs_with(runs, task=tasks)
     names = sorted(set(runs["method"]))
     return [name for name in names if name.partition("/")[0] in methods]
 
@@ -314,8 +315,7 @@ def _with_held_out(runs: pd.DataFrame, tasks: Sequence[str]) -> list[str] | None
         runs: rows of `Study.runs`, of one table.
         tasks: empty: all.
     """
-    if tasks:
-        runs = runs[runs["task"].isin(tasks)]
+    runs = runs_with(runs, task=tasks)
     # By task the primary metric may be another one; the names keep the order of the runs.
     names: dict[str, None] = {}
     for run in runs.itertuples():

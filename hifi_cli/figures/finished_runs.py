@@ -17,7 +17,7 @@ from hifi_cli.figures.figure import FigureRequest, Kind
 from hifi_cli.records.study import Study
 from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.options import ReportOptions
-from hifi_cli.reports.selection import select_runs
+from hifi_cli.reports.selection import runs_with, select_runs
 from hifi_cli.reports.table_spec import shots_of
 from hifi_cli.reports.tables import labels_of_methods
 
@@ -56,9 +56,7 @@ def comparable_runs(
     found = select_runs(study.runs, protocol=protocol, backbone=backbone, shots=shots_of(protocol))
     tasks = spec.tasks or sorted(set(found["task"]))
     names = list(methods or spec.methods or sorted(set(found["method"])))
-    chosen = found[found["task"].isin(tasks) & found["method"].isin(names)]
-    if spec.seeds:
-        chosen = chosen[chosen["seed"].isin(spec.seeds)]
+    chosen = runs_with(found, task=tasks, method=names, seed=spec.seeds)
     runs = ComparableRuns.of(study, chosen, ReportOptions(score=score))
     for note in runs.notes_in_words():
         logger.warning(f"note: {note}")

@@ -18,7 +18,7 @@ from hifi_cli.records.study import TABLE_KEYS, Study
 from hifi_cli.reports.comparable import ComparableRuns, note_on_epochs
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.row_scores import indicators, score_of_rows
-from hifi_cli.reports.selection import select_runs, setting_in_words, table_keys
+from hifi_cli.reports.selection import runs_with, select_runs, setting_in_words, table_keys
 from hifi_cli.reports.table import (
     Cell,
     Column,
@@ -56,11 +56,6 @@ class RunFilter:
     tasks: Sequence[str] = ()
     methods: Sequence[str] = ()
     seeds: Sequence[int] = ()
-
-    @property
-    def columns(self) -> dict[str, Sequence[Any]]:
-        """The chosen values by column of `Study.runs`."""
-        return {"task": self.tasks, "method": self.methods, "seed": self.seeds}
 
 
 @dataclass
@@ -240,9 +235,7 @@ def _seeds_of_methods(
         MissingError: there is no such run.
     """
     runs = select_runs(study.runs, **run_filter.keys)
-    for column, values in run_filter.columns.items():
-        if values:
-            runs = runs[runs[column].isin(values)]
+    runs = runs_with(runs, task=run_filter.tasks, method=run_filter.methods, seed=run_filter.seeds)
     if runs.empty:
         raise study.no_such_runs_error(**run_filter.keys)
     words = table_keys(runs)

@@ -7,7 +7,7 @@ from hifi_cli.records.study import Study
 from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.pairs import FULL_FT
-from hifi_cli.reports.selection import select_runs
+from hifi_cli.reports.selection import runs_with, select_runs
 from hifi_cli.reports.table import Cell, Row, Table, known, value_column
 from hifi_cli.reports.table_spec import (
     NO_TABLE,
@@ -76,11 +76,7 @@ def _runs(spec: TableSpec, study: Study) -> pd.DataFrame:
     """Return the runs of a table: rows of `Study.runs` with its columns."""
     shots = str(spec.shots or shots_of(spec.protocol))
     runs = select_runs(study.runs, protocol=spec.protocol, backbone=spec.backbone, shots=shots)
-    if spec.seeds:
-        runs = runs[runs["seed"].isin(spec.seeds)]
-    if spec.tasks:
-        runs = runs[runs["task"].isin(spec.tasks)]
-    return runs
+    return runs_with(runs, seed=spec.seeds, task=spec.tasks)
 
 
 def _row(spec: RowSpec, measured: pd.DataFrame, paper: PublishedTable) -> Row:

@@ -8,26 +8,32 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
 from hifi_cli.records.searches import tried_settings
 from hifi_cli.records.study import TABLE_KEYS, Study
-from hifi_cli.reports.selection import setting_in_words, table_keys
+from hifi_cli.reports.selection import runs_with, setting_in_words, table_keys
 from hifi_cli.reports.table import Cell, Place, Row, Table, known, std_column, value_column
 
 
-def searches(study: Study, **only: str | Sequence[str] | None) -> list[Table]:
+def searches(
+    study: Study,
+    *,
+    tasks: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    **keys: str | None,
+) -> list[Table]:
     """Build a table for each protocol and backbone, with all settings that were tried.
 
     Args:
         study: all runs.
-        only: this `protocol`, `backbone` or number of `shots`, these of `task` or `method`.
+        tasks: empty: all; likewise `methods`.
+        methods: those whose settings are shown.
+        keys: `protocol`, `backbone` and `shots`; None or left out: any.
 
     Raises:
         MissingError: there is no such run.
     """
     tried = tried_settings(study)
     tried["shots"] = table_keys(tried)["shots"]
-    for key, names in only.items():
-        chosen = [names] if isinstance(names, str) else names
-        if chosen:
-            tried = tried[tried[key].isin(chosen)]
+    chosen = {key: [name] for key, name in keys.items() if name}
+    tried = runs_with(tried, task=tasks, method=methods, **chosen)
     if tried.empty:
         raise MissingError(
             f"no such run of a search in {study.directory}; hifi grid demo-search is an example"

@@ -34,6 +34,19 @@ def setting_in_words(keys: Mapping[Any, Any]) -> str:
     return text
 
 
+def runs_with(runs: pd.DataFrame, **values: Collection[Any] | None) -> pd.DataFrame:
+    """Return the rows that have one of the given values in each column.
+
+    Args:
+        runs: rows of `Study.runs`, or others about runs.
+        values: by column; None or empty: any.
+    """
+    for column, accepted in values.items():
+        if accepted:
+            runs = runs[runs[column].isin(accepted)]
+    return runs
+
+
 def select_runs(runs: pd.DataFrame, **keys: str | None) -> pd.DataFrame:
     """Return the runs of some protocol, backbone and shots, without searches and other variants.
 

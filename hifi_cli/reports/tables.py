@@ -25,7 +25,7 @@ from hifi_cli.reports import published, table_notes
 from hifi_cli.reports.calibration import MEASURES, classes_of
 from hifi_cli.reports.comparable import ComparableRuns, RowKey, note_on_epochs
 from hifi_cli.reports.options import ReportOptions
-from hifi_cli.reports.selection import note_on_variants, select_runs, table_keys
+from hifi_cli.reports.selection import note_on_variants, runs_with, select_runs, table_keys
 from hifi_cli.reports.table import (
     Cell,
     Column,
@@ -68,9 +68,7 @@ def specs_of(study: Study, tasks: Sequence[str] = (), **only: str | None) -> lis
         tasks: only what was run on one of these; empty: on any.
         only: only this `protocol`, `backbone`, or number of `shots`.
     """
-    runs = select_runs(study.runs, **only)
-    if tasks:
-        runs = runs[runs["task"].isin(tasks)]
+    runs = runs_with(select_runs(study.runs, **only), task=tasks)
     keys = table_keys(runs).drop_duplicates()
     specs: list[TableSpec] = []
     for record in keys.sort_values(TABLE_KEYS).to_dict("records"):
@@ -276,8 +274,7 @@ def _runs_of_table(
         all_runs: rows of `Study.runs`.
     """
     runs = all_runs[all_runs["method"].isin(spec.methods) & all_runs["task"].isin(spec.tasks)]
-    if spec.seeds:
-        runs = runs[runs["seed"].isin(spec.seeds)]
+    runs = runs_with(runs, seed=spec.seeds)
     if spec.backbones:
         # The names of rows are backbones then.
         runs = runs[runs["backbone"].isin([row.method for row in rows])]

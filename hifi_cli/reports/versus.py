@@ -29,7 +29,7 @@ from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.comparable import CONDITIONS, ComparableRuns, differences, required_conditions
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.pairs import pair
-from hifi_cli.reports.selection import require_single_table, select_runs, table_keys
+from hifi_cli.reports.selection import require_single_table, runs_with, select_runs, table_keys
 from hifi_cli.reports.table import Row, Table
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, check_names
 from hifi_cli.text import counted_noun, format_number
@@ -110,9 +110,7 @@ class Baselines:
             raise study.no_run_error()
         check_names("methods", methods, study.names("method"))
         check_names("tasks", tasks, study.names("task"))
-        runs = study.runs
-        if tasks:
-            runs = runs[runs["task"].isin(tasks)]
+        runs = runs_with(study.runs, task=tasks)
         stored = select_runs(runs[runs["method"] != new], **keys)
         names = [*methods] or [*dict.fromkeys(stored["method"])]
         if not names:
