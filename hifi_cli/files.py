@@ -316,10 +316,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         MissingError: there is no such file.
         UsageError: a line is not a JSON object; it is named.
     """
-    return [
-        json_object(line, f"{path}, line {index}")
-        for index, line in enumerate(read_file(path, MAX_LINES_BYTES).splitlines(), start=1)
-    ]
+    lines = read_file(path, MAX_LINES_BYTES).splitlines()
+    return [json_object(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def is_lfs_pointer(path: Path) -> bool:

@@ -21,7 +21,7 @@ from run_folders import run_folder
 from tiny_inputs import QUICK, QUICK_WORDS
 
 from hifi_cli.grids import machine
-from hifi_cli.grids.slots import local_executor
+from hifi_cli.grids.slots import Slot, local_executor
 from hifi_cli.records.signs import CHOSEN_ON_REPORTED
 
 pytestmark = pytest.mark.slow
@@ -65,6 +65,15 @@ def test_a_command_imports_nothing_from_the_working_directory(tmp_path, monkeypa
         assert submit(["hifi", "ls", "tables/demo"], tmp_path / "log").result() == 0
     assert "table demo" in (tmp_path / "log").read_text()
     assert not (tmp_path / "imported").exists()
+
+
+def test_a_signal_that_came_before_a_process_stops_it(tmp_path):
+    """Ctrl-C may come between the start of a process and the moment when the slot knows it."""
+    slot = Slot({}, forks=False, reasons_told=set())
+    slot.stop(signal.SIGTERM)
+    code = slot.execute(["hifi", "ls", "tables/demo"], tmp_path / "log")
+    # It may have learned to listen by then.
+    assert code in (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def test_a_grid_from_begin_to_end(encoders, data, tmp_path, hifi, tiny, monkeypatch):
