@@ -41,12 +41,12 @@ def read_parquet(path: Path) -> Any:
         texts = [field.name for field in schema if _holds_texts(field)]
         # Texts stay numbers in a list of distinct texts until their sizes are known.
         table = parquet.read_table(pa.BufferReader(content), read_dictionary=texts)
-        if sum(_decoded_bytes(table[name]) for name in texts) > largest:
+        decoded_bytes = sum(_decoded_bytes(table[name]) for name in texts)
+        if decoded_bytes > largest:
             raise UsageError(f"{path} repeats large texts: no file of data is like that")
         for name in texts:
-            at = table.schema.get_field_index(name)
-            plain = schema.field(name).type
-            table = table.set_column(at, name, table[name].cast(plain))
+            plain = table[name].cast(schema.field(name).type)
+            table = table.set_column(table.schema.get_field_index(name), name, plain)
         return table
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"{path} is damaged: {' '.join(str(error).split()):.160}") from None

@@ -23,6 +23,7 @@ from hifi_cli.grids.grid_spec import GridSpec
 from hifi_cli.grids.missing import refuse_missing_inputs
 from hifi_cli.grids.site_check import check_site
 from hifi_cli.grids.state import GridState
+from hifi_cli.records.layout import grid_logs
 from hifi_cli.records.signs import signs_of
 from hifi_cli.records.stored import refuse_packed
 from hifi_cli.runs.cost import CostEstimator, results_in
@@ -136,13 +137,13 @@ def grid(
         return
     if not site:
         refuse_missing_inputs(state, name)
-    directory = results_dir / "grids" / name
+    logs = grid_logs(results_dir, name)
     workers = slots.local_executor(jobs or 1, forks=fork)
     if site:
-        workers = site_executor(site, directory / "parsl")
+        workers = site_executor(site, logs.parent / "parsl")
     try:
         with workers as submit:
-            queue.run(state, submit, directory / "logs", where, force=force, retries=retries)
+            queue.run(state, submit, logs, where, force=force, retries=retries)
     finally:
         # Also after Ctrl-C: it says what is done, and how to repeat what failed.
         _print_summary(name, state, where, force=force)

@@ -372,9 +372,15 @@ def _locked_paths(results_dir: Path, pattern: str) -> Iterator[Path]:
             yield path
 
 
+def grid_logs(results_dir: Path, grid: str) -> Path:
+    """Return the folder for what the commands of a grid print, in the grid's own folder."""
+    return results_dir / "grids" / grid / "logs"
+
+
 def grids_begun(results_dir: Path) -> list[Path]:
     """Return the folders of the grids that have begun in a results directory, sorted."""
-    return sorted(path.parent for path in results_dir.glob("grids/*/logs"))
+    of_all_grids = grid_logs(Path(), "*")
+    return sorted(logs.parent for logs in results_dir.glob(str(of_all_grids)))
 
 
 def _differences(stored: RunConfig, present: RunConfig) -> list[str]:
