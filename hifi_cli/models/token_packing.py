@@ -4,6 +4,9 @@ Nearly all of a layer's arithmetic treats each token by itself (Linear, LayerNor
 tokens of a batch are therefore packed into one long sequence after the embeddings and put back
 into the padded batch after the last layer. The results are those of a padded batch within rounding.
 
+A forward pass (`ModelRunner.logits`) describes its batch by `PackedBatch.of`, and runs the model in the
+context `packed_forward`, whose hooks pack and unpack, and let `packed_attention` compute.
+
 Attention computes on padded groups of sequences: on a CPU on groups of similar length, whose
 attention weights stay in a core's cache; on a GPU on the whole batch, or by kernels that take
 sequences of any length. Tests, which have no GPU, put a reference in the place of
@@ -30,60 +33,51 @@ ATTENTION = "hifi_packed"
 GROUP_SIZE = 40_000
 
 
-def copy_to_device(values: Any, device: torch.device) -> Tensor:
-    """Copy an array or numbers to a device; the host does not wait for a GPU (pinned memory)."""
-    tensor = torch.from_numpy(np.asarray(values))
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+@contextmanager
+def packed_forward(encoder: Encoder, batch: "PackedBatch") -> Iterator[None]:
+    """In this context, the encoder's layers compute on the real tokens of a batch only.
 
+    Afterwards nothing is left in the model, nor in transformers.
 
-class _Pack(Function):
-    """Take the rows of a tensor that an index names.
-
-    An index names each row once, so that the backward pass can copy the gradients. That of
-    `index_select`, whose index may repeat, would add them to zeros one by one.
+    Raises:
+        UsageError: this family computes attention by itself.
     """
 
-    @staticmethod
-    def forward(ctx: Any, padded: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.rows = padded.shape[0]
-        return padded.index_select(0, index)
+    def before_base(_: nn.Module, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        # `packed_attention` knows where the sequences are: no mask is made for the padded batch.
+        settings = settings | {"attention_mask": None}
+        # Other families add positions in the embeddings, which still see the padded batch.
+        if encoder.module_names.rotary:
+            settings["position_ids"] = batch.position_ids
+        return args, settings
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (index,) = ctx.saved_tensors
-        return _scatter(gradients[0], index, ctx.rows), None
+    def before_embeddings(_: nn.Module, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        # The embeddings still see the padded batch. NomicBERT of transformers 5.8 takes the types of
+        # its tokens by position.
+        if encoder.module_names.rotary and "position_ids" in settings:
+            width = batch.token_mask.shape[1]
+            positions = torch.arange(width, device=batch.token_mask.device)
+            settings = settings | {"position_ids": positions[None]}
+        return args, settings
+
+    def after_embeddings(_: nn.Module, __: tuple[Any, ...], padded: Tensor) -> Tensor:
+        return _with_rows(batch.pack(padded), batch.spare)[None]
+
+    def after_layers(_: nn.Module, __: tuple[Any, ...], packed: Tensor) -> Tensor:
+        return batch.unpack(packed[0, : len(batch.index)])
+
+    attention = partial(packed_attention, batch, encoder.attention_function)
+    with (
+        encoder.attention_replaced(ATTENTION, attention),
+        encoder.base.register_forward_pre_hook(before_base, with_kwargs=True),
+        encoder.embeddings.register_forward_pre_hook(before_embeddings, with_kwargs=True),
+        encoder.embeddings.register_forward_hook(after_embeddings),
+        encoder.layers[-1].register_forward_hook(after_layers),
+    ):
+        yield
 
 
-def _scatter(packed: Tensor, index: Tensor, rows: int) -> Tensor:
-    """Return a tensor of zeros with the given rows at an index.
-
-    Args:
-        packed: the rows, [tokens, ...].
-        index: the place of each row, int64 [tokens].
-        rows: of the result.
-    """
-    return packed.new_zeros(rows, *packed.shape[1:]).index_copy_(0, index, packed)
-
-
-def real_token_index(token_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `index` and `offsets` of a PackedBatch.
-
-    Two sequences of 2 and 1 real tokens, padded to a width of 3, have the index [0, 1, 3] and the
-    offsets [0, 2, 3].
-
-    Args:
-        token_mask: which tokens are real, [sequences, width].
-
-    Returns:
-        int64 [tokens] and int32 [sequences + 1], on the device of the mask.
-    """
-    index = token_mask.flatten().nonzero()[:, 0]
-    ends = token_mask.sum(1).cumsum(0)
-    offsets = functional.pad(ends, (1, 0)).int()
-    return index, offsets
+# --- where the real tokens of a batch are
 
 
 @dataclass(frozen=True)
@@ -220,14 +214,6 @@ class PackedBatch(PaddingLayout):
         return functional.pad(positions, (0, self.spare))[None]
 
 
-def _with_rows(packed: Tensor, spare: int) -> Tensor:
-    """Return a tensor with `spare` rows of zeros at its end."""
-    if not spare:
-        return packed
-    zeros = packed.new_zeros(spare, *packed.shape[1:])
-    return torch.cat((packed, zeros))
-
-
 def _groups_by_length(lengths: list[int]) -> Iterator[list[int]]:
     """Split ascending lengths into groups with little padding, and few attention weights."""
     group: list[int] = []
@@ -248,6 +234,73 @@ def _padded_group(lengths: list[int]) -> PaddingLayout:
     token_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     index, _ = real_token_index(token_mask)
     return PaddingLayout(index, token_mask)
+
+
+def real_token_index(token_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `index` and `offsets` of a PackedBatch.
+
+    Two sequences of 2 and 1 real tokens, padded to a width of 3, have the index [0, 1, 3] and the
+    offsets [0, 2, 3].
+
+    Args:
+        token_mask: which tokens are real, [sequences, width].
+
+    Returns:
+        int64 [tokens] and int32 [sequences + 1], on the device of the mask.
+    """
+    index = token_mask.flatten().nonzero()[:, 0]
+    ends = token_mask.sum(1).cumsum(0)
+    offsets = functional.pad(ends, (1, 0)).int()
+    return index, offsets
+
+
+# --- rows of tensors
+
+
+class _Pack(Function):
+    """Take the rows of a tensor that an index names.
+
+    An index names each row once, so that the backward pass can copy the gradients. That of
+    `index_select`, whose index may repeat, would add them to zeros one by one.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.rows = padded.shape[0]
+        return padded.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        return _scatter(gradients[0], index, ctx.rows), None
+
+
+def _scatter(packed: Tensor, index: Tensor, rows: int) -> Tensor:
+    """Return a tensor of zeros with the given rows at an index.
+
+    Args:
+        packed: the rows, [tokens, ...].
+        index: the place of each row, int64 [tokens].
+        rows: of the result.
+    """
+    return packed.new_zeros(rows, *packed.shape[1:]).index_copy_(0, index, packed)
+
+
+def _with_rows(packed: Tensor, spare: int) -> Tensor:
+    """Return a tensor with `spare` rows of zeros at its end."""
+    if not spare:
+        return packed
+    zeros = packed.new_zeros(spare, *packed.shape[1:])
+    return torch.cat((packed, zeros))
+
+
+def copy_to_device(values: Any, device: torch.device) -> Tensor:
+    """Copy an array or numbers to a device; the host does not wait for a GPU (pinned memory)."""
+    tensor = torch.from_numpy(np.asarray(values))
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 # --- attention over packed tokens
@@ -501,47 +554,3 @@ def _efficient_attention(
         scale=scale,
     )
     return output.squeeze(0)
-
-
-@contextmanager
-def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
-    """In this context, the encoder's layers compute on the real tokens of a batch only.
-
-    Afterwards nothing is left in the model, nor in transformers.
-
-    Raises:
-        UsageError: this family computes attention by itself.
-    """
-
-    def before_base(_: nn.Module, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        # `packed_attention` knows where the sequences are: no mask is made for the padded batch.
-        settings = settings | {"attention_mask": None}
-        # Other families add positions in the embeddings, which still see the padded batch.
-        if encoder.module_names.rotary:
-            settings["position_ids"] = batch.position_ids
-        return args, settings
-
-    def before_embeddings(_: nn.Module, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        # The embeddings still see the padded batch. NomicBERT of transformers 5.8 takes the types of
-        # its tokens by position.
-        if encoder.module_names.rotary and "position_ids" in settings:
-            width = batch.token_mask.shape[1]
-            positions = torch.arange(width, device=batch.token_mask.device)
-            settings = settings | {"position_ids": positions[None]}
-        return args, settings
-
-    def after_embeddings(_: nn.Module, __: tuple[Any, ...], padded: Tensor) -> Tensor:
-        return _with_rows(batch.pack(padded), batch.spare)[None]
-
-    def after_layers(_: nn.Module, __: tuple[Any, ...], packed: Tensor) -> Tensor:
-        return batch.unpack(packed[0, : len(batch.index)])
-
-    attention = partial(packed_attention, batch, encoder.attention_function)
-    with (
-        encoder.attention_replaced(ATTENTION, attention),
-        encoder.base.register_forward_pre_hook(before_base, with_kwargs=True),
-        encoder.embeddings.register_forward_pre_hook(before_embeddings, with_kwargs=True),
-        encoder.embeddings.register_forward_hook(after_embeddings),
-        encoder.layers[-1].register_forward_hook(after_layers),
-    ):
-        yield
