@@ -334,7 +334,7 @@ def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
     return {path: "copied" if path in new else "there" for path in runs}
 
 
-def pull(source: str, target: Path, *, trust: bool = False) -> dict[str, str]:
+def pull(source: str, target: Path, *, trust: bool) -> dict[str, str]:
     """Merge from a directory, a packed study, or a dataset repository of the hub with either.
 
     Args:

@@ -25,8 +25,8 @@ _MOST_CLASSES = 3
 def signs_of(
     results: Sequence[RunResult],
     *,
-    methods: Iterable[str] = (),
-    tasks: Iterable[str] = (),
+    methods: Iterable[str],
+    tasks: Iterable[str],
     with_selection: bool = True,
 ) -> list[str]:
     """Return what some runs show against their scores: at most one line of each kind.

@@ -77,7 +77,7 @@ class Gallery:
 
 
 def reported_runs(
-    study: Study, options: ReportOptions, methods: Sequence[str] = ()
+    study: Study, options: ReportOptions, methods: Sequence[str]
 ) -> list[ReportedRuns]:
     """Return the runs of each protocol, backbone and number of shots.
 

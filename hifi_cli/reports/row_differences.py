@@ -44,8 +44,8 @@ def row_table(
     study: Study,
     all_pairs: Sequence[Pairs],
     *,
-    score: EpochChoice | None = None,
-    metric: str | None = None,
+    score: EpochChoice | None,
+    metric: str | None,
 ) -> Table:
     """Compare a method with each of the others over the rows of each task.
 

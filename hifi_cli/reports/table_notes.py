@@ -56,7 +56,7 @@ def on_truncation(scores: pd.DataFrame) -> list[str]:
     return [f"longer than max_length and cut: {'; '.join(parts)}"]
 
 
-def on_seeds(scores: pd.DataFrame, *, show_intervals: bool = False) -> list[str]:
+def on_seeds(scores: pd.DataFrame, *, show_intervals: bool) -> list[str]:
     """Say over which seeds the means are.
 
     Args:

@@ -230,7 +230,7 @@ def _records(task: TaskSpec, path: Path) -> Iterator[SourceRow]:
 
 
 def predict_test(
-    paths: Sequence[Path], workspace: Workspace, submission_dir: Path | None = None
+    paths: Sequence[Path], workspace: Workspace, submission_dir: Path | None
 ) -> list[Path]:
     """Predict the test splits of finished runs.
 

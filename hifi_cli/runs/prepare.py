@@ -50,7 +50,7 @@ def prepare_run(
     task: TaskSpec,
     pretrained: Pretrained,
     device: torch.device,
-    heads: Heads | None = None,
+    heads: Heads | None,
 ) -> PreparedRun:
     """Build the run's method, and let it prepare a copy of the encoder on the device.
 

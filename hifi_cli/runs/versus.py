@@ -97,9 +97,9 @@ def plan_versus(
     configs: Sequence[RunConfig],
     workspace: Workspace,
     *,
-    rates: Sequence[float] = (),
-    search_configs: Sequence[RunConfig] = (),
-    canary: str | None = None,
+    rates: Sequence[float],
+    search_configs: Sequence[RunConfig],
+    canary: str | None,
 ) -> VersusPlan:
     """Plan a new method's runs beside stored baselines; nothing trains.
 

@@ -173,7 +173,7 @@ class StepGraphs:
         runner: ModelRunner,
         parameters: list[nn.Parameter],
         longest: int,
-        class_weights: ClassWeights = None,
+        class_weights: ClassWeights,
     ) -> None:
         # Free what is garbage already: a graph of a run that failed, for example.
         gc.collect()

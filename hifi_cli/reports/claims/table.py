@@ -127,8 +127,8 @@ def table_of_verdicts(
     study: Study,
     options: ReportOptions,
     *,
-    given: Sequence[str] = (),
-    data_option: Sequence[str] = (),
+    given: Sequence[str],
+    data_option: Sequence[str],
 ) -> Table:
     """Decide every claim of a file.
 
