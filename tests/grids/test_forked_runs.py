@@ -5,17 +5,20 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from finished_runs import fingerprint, read_json, run_paths
 from hifi_processes import (
+    DEMO_GRID,
     ROOT,
     children_of,
     finish,
     forked_runs_of,
+    is_alive,
+    printed_by_runs,
     run_hifi,
     start,
+    training_runs,
     wait_for,
     write_grid_file,
 )
@@ -27,7 +30,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks runs"),
 ]
-DEMO = {"backbone": "demo", "protocol": "demo", "tasks": ["demo-entailment"]}
 SHORT = ["epochs=1", "limit=16"]
 # So long that it trains when it is killed.
 LONG = ["epochs=60", "limit=64"]
@@ -59,12 +61,11 @@ def run_own_method(tmp_path, encoders, statement, *, forks=True, variables=None)
     (tmp_path / "own.yaml").write_text(
         "description: d\nlabel: D\nsource: s\nimplementation: ./own.py\n"
     )
-    name = write_grid_file(tmp_path, encoders, **DEMO, methods=["own.yaml"], seeds=[1, 2])
+    name = write_grid_file(tmp_path, encoders, **DEMO_GRID, methods=["own.yaml"], seeds=[1, 2])
     words = ["--fork"] if forks else []
     code, said = run_hifi("grid", name, *words, *SHORT, cwd=tmp_path, variables=variables)
     assert code == 0, said
-    logs = sorted((tmp_path / "results/grids").rglob("*.log"))
-    lines = "".join(path.read_text() for path in logs).splitlines()
+    lines = printed_by_runs(tmp_path).splitlines()
     return [line for line in lines if line.startswith("own: ")]
 
 
@@ -130,7 +131,7 @@ def test_a_run_has_the_code_of_now(encoders, tmp_path):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has one thread")
 def test_runs_start_anew_where_an_import_starts_threads(encoders, tmp_path):
     """The user's own number of threads holds; a line says once why runs take longer to start."""
-    name = write_grid_file(tmp_path, encoders, **DEMO, methods=["bitfit"], seeds=[1, 2])
+    name = write_grid_file(tmp_path, encoders, **DEMO_GRID, methods=["bitfit"], seeds=[1, 2])
     variables = {"OPENBLAS_NUM_THREADS": "2"}
     code, said = run_hifi(
         "grid", name, "--fork", "--jobs", "2", *SHORT, cwd=tmp_path, variables=variables
@@ -168,9 +169,9 @@ def test_runs_on_a_cluster_are_not_forked(hifi):
 
 def start_grid(tmp_path, encoders, *words):
     """A grid of two runs that train at a time; returns its process and those of the runs."""
-    name = write_grid_file(tmp_path, encoders, **DEMO, methods=["bitfit", "full-ft"])
+    name = write_grid_file(tmp_path, encoders, **DEMO_GRID, methods=["bitfit", "full-ft"])
     grid = start("grid", name, "--fork", "--jobs", "2", *LONG, *words, cwd=tmp_path)
-    wait_for(lambda: len(list(tmp_path.rglob("metrics.jsonl"))) == 2)
+    wait_for(lambda: training_runs(tmp_path) == 2)
     return grid, forked_runs_of(grid.pid)
 
 
@@ -194,7 +195,7 @@ def test_where_the_process_to_fork_from_is_killed_its_run_is_stopped_and_goes_on
     os.kill(children_of(grid.pid)[0], signal.SIGKILL)
     code, said = finish(grid)
     assert (code, "2 of 2 done" in said, ANEW in said) == (0, True, False), said
-    logs = "".join(path.read_text() for path in (tmp_path / "results/grids").rglob("*.log"))
+    logs = printed_by_runs(tmp_path)
     assert logs.count("hifi: stopped by SIGTERM") == logs.count("resuming at epoch") == 1
 
 
@@ -208,7 +209,7 @@ def test_a_warning_to_all_processes_of_a_job_lets_runs_save_before_the_grid_ends
         os.kill(process, signal.SIGUSR1)
     code, said = finish(grid)
     assert code == 128 + signal.SIGUSR1, said
-    assert not any(Path(f"/proc/{run}").exists() for run in runs)
+    assert not any(is_alive(run) for run in runs)
     assert len(list(tmp_path.rglob("checkpoints/last.pt"))) == 2
 
 
@@ -217,7 +218,7 @@ def test_a_warning_to_all_processes_of_a_job_lets_runs_save_before_the_grid_ends
 def test_a_grid_that_is_stopped_during_the_imports_leaves_nothing_behind(
     tmp_path, encoders, number
 ):
-    name = write_grid_file(tmp_path, encoders, **DEMO, methods=["bitfit"])
+    name = write_grid_file(tmp_path, encoders, **DEMO_GRID, methods=["bitfit"])
     grid = start("grid", name, "--fork", *SHORT, cwd=tmp_path)
     wait_for(lambda: children_of(grid.pid))
     below = children_of(grid.pid)
@@ -225,5 +226,5 @@ def test_a_grid_that_is_stopped_during_the_imports_leaves_nothing_behind(
     code, said = finish(grid)
     assert code == (130 if number == signal.SIGINT else -number), said
     assert ANEW not in said
-    wait_for(lambda: not any(Path(f"/proc/{process}").exists() for process in below))
-    assert not list(tmp_path.rglob("metrics.jsonl"))
+    wait_for(lambda: not any(is_alive(process) for process in below))
+    assert training_runs(tmp_path) == 0

@@ -1,20 +1,22 @@
 """Signals that stop a command: a checkpoint, exit code 128 + the signal, and nothing that goes on alone."""
 
-import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from finished_runs import fingerprint, run_paths
 from hifi_processes import (
+    DEMO_GRID,
     children_of,
     environment,
     finish,
     forked_runs_of,
+    is_alive,
+    printed_by_runs,
     run_hifi,
     start,
+    training_runs,
     wait_for,
     write_grid_file,
 )
@@ -83,27 +85,12 @@ def test_signals_that_the_users_own_program_handles_stay_its_own(handlers):
     assert (told, received) == (["user"], [])
 
 
-def is_training(root):
-    """Whether a run has begun to train."""
-    return bool(list(root.rglob("metrics.jsonl")))
-
-
-def is_alive(pid):
-    """Whether a process has not ended."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{pid}/stat")
-    return not status.is_file() or status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", STOPPING, ids=lambda number: number.name)
 def test_a_stopped_training_keeps_its_checkpoint_and_goes_on(tmp_path, number):
     words = ["train", *DEMO, "epochs=40", "limit=64"]
     process = start(*words, cwd=tmp_path)
-    wait_for(lambda: is_training(tmp_path))
+    wait_for(lambda: training_runs(tmp_path) == 1)
     process.send_signal(number)
     code, said = finish(process)
     assert code == 128 + number, said
@@ -123,7 +110,7 @@ def test_nohup_lets_a_training_end(tmp_path):
     process = subprocess.Popen(
         ["nohup", *command], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )  # fmt: skip
-    wait_for(lambda: is_training(tmp_path))
+    wait_for(lambda: training_runs(tmp_path) == 1)
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=120)
     assert process.returncode == 0
@@ -143,11 +130,10 @@ def test_the_runs_of_a_grid_end_with_it_and_the_same_command_goes_on(
     tmp_path, encoders, options, number
 ):
     words = (*options, "epochs=60", "limit=64")
-    content = {"backbone": "demo", "protocol": "demo", "tasks": ["demo-entailment"]}
-    name = write_grid_file(tmp_path, encoders, **content, methods=["bitfit", "full-ft"])
+    name = write_grid_file(tmp_path, encoders, **DEMO_GRID, methods=["bitfit", "full-ft"])
     command = ("grid", name, "--jobs", "2", *words)
     process = start(*command, cwd=tmp_path)
-    wait_for(lambda: len(list(tmp_path.rglob("metrics.jsonl"))) == 2)
+    wait_for(lambda: training_runs(tmp_path) == 2)
     below = children_of(process.pid)
     assert len(below) == 2
     if options:
@@ -163,8 +149,7 @@ def test_the_runs_of_a_grid_end_with_it_and_the_same_command_goes_on(
     assert (code, "2 of 2 done" in said) == (0, True), said
     assert "failed:" not in said and "--force" not in said
     assert not any(is_alive(child) for child in below)
-    (results,) = tmp_path.glob("results/grids/*/logs")
-    logs = "".join(path.read_text() for path in results.iterdir())
+    logs = printed_by_runs(tmp_path)
     passed_on = signal.SIGTERM if number in (signal.SIGINT, signal.SIGKILL) else number
     assert logs.count(f"hifi: stopped by {passed_on.name}") == 2
     assert logs.count("resuming at epoch") == 2
@@ -172,9 +157,8 @@ def test_the_runs_of_a_grid_end_with_it_and_the_same_command_goes_on(
 
 @pytest.mark.exhaustive
 def test_two_grids_on_one_directory_share_the_work(tmp_path, encoders):
-    content = {"backbone": "demo", "protocol": "demo", "tasks": ["demo-entailment"]}
     name = write_grid_file(
-        tmp_path, encoders, **content, methods=["bitfit", "linear-probing"], seeds=[1, 2]
+        tmp_path, encoders, **DEMO_GRID, methods=["bitfit", "linear-probing"], seeds=[1, 2]
     )
     command = ("grid", name, "epochs=2", "limit=64")
     first, second = (start(*command, cwd=tmp_path) for _ in range(2))
@@ -182,6 +166,6 @@ def test_two_grids_on_one_directory_share_the_work(tmp_path, encoders):
         code, said = finish(process)
         assert (code, "4 of 4 done" in said, "failed:" in said) == (0, True, False), said
     assert len(run_paths(tmp_path)) == 4
-    logs = "".join(path.read_text() for path in tmp_path.glob("results/grids/*/logs/*.log"))
+    logs = printed_by_runs(tmp_path)
     # Each run was trained once: a second command for it found it finished, or was refused
     assert logs.count("epoch 2 of 2, accuracy") == 4

@@ -10,6 +10,8 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[2]
+# What a grid on the demo's encoder and data says of them.
+DEMO_GRID = {"backbone": "demo", "protocol": "demo", "tasks": ["demo-entailment"]}
 
 
 def environment(**changes):
@@ -69,6 +71,16 @@ def forked_runs_of(grid):
     return [run for process in children_of(grid) for run in children_of(process)]
 
 
+def is_alive(pid):
+    """Whether a process has not ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.is_file() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 def wait_for(condition, timeout=60.0):
     """Wait until a condition holds; fail after so many seconds."""
     deadline = time.monotonic() + timeout
@@ -83,3 +95,14 @@ def write_grid_file(root, encoders, **content):
     path = root / "mine.yaml"
     path.write_text(yaml.safe_dump({**base, **content}))
     return path.name
+
+
+def training_runs(root):
+    """How many runs below a directory have begun to train."""
+    return len(list(root.rglob("metrics.jsonl")))
+
+
+def printed_by_runs(root):
+    """What the runs of the grids in a directory's results have printed, one after the other."""
+    logs = sorted((root / "results/grids").rglob("*.log"))
+    return "".join(path.read_text() for path in logs)
