@@ -69,6 +69,29 @@ def resolve_commit(
         return None
 
 
+def check_is_available(
+    kind: Literal["model", "dataset"], name: str, revision: str | None, *, asks: bool
+) -> None:
+    """Refuse a repository of which this machine has no copy and which the hub cannot be asked for.
+
+    Args:
+        kind: of the repository.
+        name: `owner/name`.
+        revision: a branch, tag or commit; None: the main branch.
+        asks: whether the hub is asked, where the user allows it; otherwise it may have anything.
+
+    Raises:
+        MissingError: the network is forbidden, the hub is not reached, or it has no such repository.
+    """
+    reason = ""
+    if is_offline():
+        reason = "HF_HUB_OFFLINE is set"
+    elif asks and resolve_commit(kind, name, revision) is None:
+        reason = "the hub is not reached"
+    if reason:
+        raise unavailable_error(kind, name, OSError(reason))
+
+
 def unavailable_error(kind: str, name: str, error: Exception) -> MissingError:
     """Return the error for a repository that neither the hub nor the cache has.
 

@@ -16,7 +16,7 @@ from hifi_cli.text import abbreviate, counted_noun
 def refuse_missing_inputs(state: GridState, name: str) -> None:
     """Name what is missing before the first run starts; refuse a grid of which nothing can be done.
 
-    The network is not asked: what the hub may have does not count as missing.
+    The hub is asked for what is not on this machine, as each run would.
 
     Args:
         state: of the grid, whose runs train on this machine.
@@ -57,7 +57,10 @@ class _Inputs:
         backbone = cell.config.backbone
         found = [
             self._reason(f"task {cell.task}", lambda: self._check_rows(cell.task)),
-            self._reason(backbone.model_dump_json(), lambda: encoder_files.check_is_here(backbone)),
+            self._reason(
+                backbone.model_dump_json(),
+                lambda: encoder_files.check_is_here(backbone, asks_hub=True),
+            ),
         ]
         return [reason for reason in found if reason]
 
@@ -67,7 +70,7 @@ class _Inputs:
         Raises:
             MissingError: they are not.
         """
-        task_sources.check_is_here(task_spec.load(task), self.data_dir)
+        task_sources.check_is_here(task_spec.load(task), self.data_dir, asks_hub=True)
 
     def _reason(self, what: str, check: Callable[[], None]) -> str:
         """Return why a check refuses; empty: it does not. Each thing is checked once."""

@@ -10,7 +10,7 @@ from hifi_cli.config.run_config import ELSEWHERE, BackboneConfig
 from hifi_cli.digest_cache import cached_file_digest
 from hifi_cli.digests import digest
 from hifi_cli.errors import MissingError
-from hifi_cli.hub import is_offline, resolve_commit, unavailable_error
+from hifi_cli.hub import check_is_available, is_offline, resolve_commit
 
 # The version of the rules of `encoder_digest`; a new one gives every encoder a new digest.
 _DIGEST_VERSION = 1
@@ -123,8 +123,12 @@ def weight_files(directory: Path) -> list[Path]:
     return sorted(directory.glob("model-*.safetensors"))
 
 
-def check_is_here(backbone: BackboneConfig) -> None:
-    """Refuse an encoder that is not on this machine, and which the hub may not be asked for.
+def check_is_here(backbone: BackboneConfig, *, asks_hub: bool = False) -> None:
+    """Refuse an encoder that is not on this machine, and cannot come from the hub.
+
+    Args:
+        backbone: the encoder.
+        asks_hub: whether the hub is asked for what is not here.
 
     Raises:
         MissingError: it is not, or a local directory lacks its weights or its tokenizer.
@@ -132,8 +136,8 @@ def check_is_here(backbone: BackboneConfig) -> None:
     source, revision = resolve_source(backbone)
     directory = Path(source)
     if not directory.is_dir():
-        if is_offline() and local_directory(source, revision) is None:
-            raise unavailable_error("model", source, OSError("HF_HUB_OFFLINE is set"))
+        if local_directory(source, revision) is None:
+            check_is_available("model", source, revision, asks=asks_hub)
         return
     if not weight_files(directory):
         raise MissingError(f"no weights in {source}: put model.safetensors beside config.json")

@@ -12,7 +12,12 @@ from hifi_cli.config import registry
 from hifi_cli.digest_cache import remembered
 from hifi_cli.digests import digest
 from hifi_cli.errors import MissingError, UsageError, logger
-from hifi_cli.hub import has_copy_of_dataset, is_offline, resolve_commit, unavailable_error
+from hifi_cli.hub import (
+    check_is_available,
+    has_copy_of_dataset,
+    resolve_commit,
+    unavailable_error,
+)
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.file_formats import FORMATS, read
 from hifi_cli.tasks.readers.parquet import class_names_of, with_class_names
@@ -76,18 +81,22 @@ def load(
     return data
 
 
-def check_is_here(spec: TaskSpec, data_dir: Path | None) -> None:
-    """Refuse a task whose files are not on this machine, and which the hub may not be asked for.
+def check_is_here(spec: TaskSpec, data_dir: Path | None, *, asks_hub: bool = False) -> None:
+    """Refuse a task whose rows are not on this machine, and cannot come from the hub.
+
+    Args:
+        spec: the task.
+        data_dir: the directory of the benchmarks' files.
+        asks_hub: whether the hub is asked for what is not here.
 
     Raises:
-        MissingError: no split of it is here, and the network is forbidden.
+        MissingError: no split of it is here, nor on the hub.
     """
     has_directory = find_directory(spec, data_dir) is not None
     if has_directory:
         _files_read(spec, data_dir)
-    elif spec.hub and is_offline() and not has_copy_of_dataset(spec.hub.id):
-        reason = OSError("HF_HUB_OFFLINE is set")
-        raise unavailable_error("dataset", spec.hub.id, reason)
+    elif spec.hub and not has_copy_of_dataset(spec.hub.id):
+        check_is_available("dataset", spec.hub.id, spec.hub.revision, asks=asks_hub)
 
 
 def _warn_of_other_counts(spec: TaskSpec, data: TaskData) -> None:

@@ -12,6 +12,7 @@ import yaml
 from finished_runs import truncate
 from synthetic_grids import cells, write_cell
 
+from hifi_cli import hub
 from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError, UsageError
@@ -394,6 +395,19 @@ def test_a_grid_without_data_and_encoder_starts_no_run(hifi):
     assert "; the model 'google-bert/bert-large-uncased' is not available" in last
     assert not Path("results").exists()
     assert hifi("grid hifi-2 --tasks rte --methods full-ft --seeds 1 --print").code == 0
+
+
+def test_a_grid_asks_the_hub_once_whether_it_can_be_reached(hifi, monkeypatch):
+    asked = []
+
+    def not_reached(kind, name, revision):
+        asked.append((kind, name))
+
+    monkeypatch.setattr(hub, "resolve_commit", not_reached)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    answer = hifi("grid hifi-2 --tasks rte --methods full-ft,bitfit --seeds 1,2")
+    assert answer.code == 3 and answer.err.count("(the hub is not reached)") == 2
+    assert asked == [("dataset", "nyu-mll/glue"), ("model", "google-bert/bert-large-uncased")]
 
 
 def test_what_some_runs_of_a_grid_lack_is_said_before_they_start(hifi, tmp_path, caplog):
