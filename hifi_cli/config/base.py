@@ -215,7 +215,7 @@ def describe_problem(problem: Any, model: type[BaseModel]) -> str:
     key = ".".join(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
-            return _describe_unknown_key(key, model)
+            return _describe_unknown_key(problem["loc"], model)
         case "missing":
             return f"'{key}' is missing"
         case "value_error":
@@ -233,16 +233,74 @@ def describe_problem(problem: Any, model: type[BaseModel]) -> str:
     return _describe_wrong_value(problem, model)
 
 
-def _describe_unknown_key(key: str, model: type[BaseModel]) -> str:
-    """Say what an unknown key is called here, which known one is the nearest, or what a few known ones are."""
+def _describe_unknown_key(location: tuple[Any, ...], model: type[BaseModel]) -> str:
+    """Say what an unknown key is called here, which known one is the nearest, or what a few known ones are.
+
+    Args:
+        location: of the key, as pydantic has it.
+        model: of the whole.
+    """
+    *outer, name = location
+    path, inner = _model_within(tuple(outer), model)
+    key = ".".join([*path, str(name)])
     ours = names_elsewhere(model).get(key)
     if ours is not None:
         return f"unknown key '{key}': here it is {ours}"
-    known = fields_by_key(model)
+    known = [*fields_by_key(model)]
+    if inner is not None:
+        known = [".".join([*path, field]) for field in inner.model_fields]
     suggestion = registry.did_you_mean(key, known)
     if not suggestion and 0 < len(known) <= _LISTED_KEYS:
         suggestion = f"; known are {', '.join(known)}"
     return f"unknown key '{key}'{suggestion}"
+
+
+def _model_within(
+    location: tuple[Any, ...], model: type[BaseModel]
+) -> tuple[list[str], type[BaseModel] | None]:
+    """Return the names of a key, and the model at it if that is in a list, a mapping or a choice of models.
+
+    Sections of the whole have no model of their own here: their keys are among the whole's.
+
+    Args:
+        location: of the key, as pydantic has it: it names the chosen model too.
+        model: of the whole.
+    """
+    kind: Any = model
+    key: list[str] = []
+    is_inside = False
+    for part in location:
+        kind = _without_null(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(str(part))
+            kind = field.annotation if field is not None else None
+            key.append(str(part))
+            continue
+        is_inside = True
+        if get_origin(kind) in (Union, UnionType):
+            kind = _chosen_model(kind, part)
+            continue
+        key.append(str(part))
+        parts = get_args(kind)
+        # Of a mapping, the last type is that of its values.
+        kind = parts[-1] if parts else None
+    kind = _without_null(kind)
+    is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
+    return key, kind if is_inside and is_model else None
+
+
+def _chosen_model(choice: Any, name: Any) -> type[BaseModel] | None:
+    """Return the model of a choice that pydantic names by its class, or by the field that tells them apart."""
+    for kind in map(_without_null, get_args(choice)):
+        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            continue
+        tags = {kind.__name__}
+        for field in kind.model_fields.values():
+            if get_origin(field.annotation) is Literal:
+                tags.update(get_args(field.annotation))
+        if name in tags:
+            return kind
+    return None
 
 
 def _describe_wrong_value(problem: Any, model: type[BaseModel]) -> str:

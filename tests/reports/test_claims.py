@@ -286,7 +286,10 @@ def test_the_report_says_the_claims_in_words(own, hifi):
     ("change", "message"),
     [
         ({"kind": "better"}, "kind"),
-        ({"frist": "bitfit"}, "unknown key"),
+        (
+            {"frist": "bitfit"},
+            "unknown key 'claims.mine.frist'; did you mean 'claims.mine.first'?",
+        ),
         ({"margin": 0}, "margin"),
         ({"kind": "number", "figure": "ehft-1"}, "`at_least`, `at_most` or both are required"),
         ({"kind": "number", "at_most": 1}, "either `figure`, or `metric` and `methods`"),

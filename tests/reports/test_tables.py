@@ -20,6 +20,20 @@ def rows_of(answer):
     return {(row["method"], row["source"]): row for row in table_of(answer)["rows"]}
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "message"),
+    [
+        (["full-ft", {"method": "lora", "lable": "L"}], ["rte"], "'rows.1.lable'; did you mean 'rows.1.label'?"),
+        (["full-ft"], [{"task": "rte", "metrc": "f1"}], "'columns.0.metrc'; did you mean 'columns.0.metric'?"),
+    ],
+)  # fmt: skip
+def test_a_wrong_key_of_a_row_or_column_has_the_nearest_one(hifi, rows, columns, message):
+    table = {"protocol": "hifi", "backbone": "bert-large", "rows": rows, "columns": columns}
+    Path("mine.yaml").write_text(json.dumps(table))
+    answer = hifi("table mine.yaml")
+    assert answer.code == 2 and answer.err == f"hifi: mine.yaml: unknown key {message}\n"
+
+
 def test_what_is_missing_is_one_command_of_the_tables_grid(users_table, hifi):
     """The limited run of BitFit on STS-B counts as missing: the table leaves it out."""
     words = ["--results-dir", "results"]
