@@ -494,6 +494,9 @@ def _backbone_keys(name: str) -> dict[str, Any]:
         return {"backbone": {"name": name, "hub": f"{HUB_OWNERS[name]}/{name}"}}
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return {"backbone": {"name": safe_name(name), "hub": name}}
+    # Neither a shipped name nor a hub id has these characters.
+    if name.startswith((".", "/", "~")):
+        raise UsageError(f"backbone {name}: there is no such directory here")
     suggestion = registry.did_you_mean(name, [*registry.names("backbones"), *HUB_OWNERS])
     raise UsageError(
         f"unknown backbone '{name}'{suggestion}"

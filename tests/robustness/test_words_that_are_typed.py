@@ -13,6 +13,7 @@ METHOD = ["--protocol", "demo", "--method", "linear-probing"]
         (["--task", "RTE", *METHOD], "unknown task 'RTE'; did you mean 'rte'?"),
         (["--task", "SST-2", *METHOD], "unknown task 'SST-2'; did you mean 'sst2'?"),
         (["--backbone", "MiniLM", *METHOD], "unknown backbone 'MiniLM'; did you mean 'minilm'?"),
+        (["--backbone", "./encoder", *METHOD], "backbone ./encoder: there is no such directory"),
         (["--method", "lora", "--protocol", "DEMO"], "'DEMO'; did you mean 'demo'?"),
         ([*METHOD, "EPOCHS=1"], "unknown key 'EPOCHS'; did you mean 'epochs'?"),
         (["--task", "a.csv", *METHOD, "lables=[a,b]"], "'lables'; did you mean 'labels'?"),
