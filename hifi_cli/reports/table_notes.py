@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from hifi_cli.config import registry
 from hifi_cli.config.registry import label_of
 from hifi_cli.records.signs import signs_of
 from hifi_cli.records.study import Study
@@ -36,6 +37,22 @@ def on_other_seeds(seeds: Sequence[int], runs: pd.DataFrame) -> list[str]:
     if not count:
         return []
     return [f"{counted_noun(count, 'run')} with other seeds left out (--seeds includes them)"]
+
+
+def on_protocol(protocol: str, scores: pd.DataFrame) -> list[str]:
+    """Say that runs are not compared with their protocol, which is a user's own and not given.
+
+    Args:
+        protocol: of the table.
+        scores: a run per line.
+    """
+    is_known = registry.own_file(protocol) or protocol in registry.names("protocols")
+    if is_known or scores.empty:
+        return []
+    return [
+        f"whether these runs have the settings of protocol {protocol} is not known: give its YAML with"
+        " --protocol"
+    ]
 
 
 def on_truncation(scores: pd.DataFrame) -> list[str]:

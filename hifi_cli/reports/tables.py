@@ -644,6 +644,7 @@ def _notes(
     notes += table_notes.on_other_shots(layout.other_shots)
     notes += table_notes.on_other_seeds(spec.seeds, layout.all_runs)
     notes += note_on_variants(study, spec.protocol, spec.backbone, spec.tasks)
+    notes += table_notes.on_protocol(spec.protocol, scores)
     notes += table_notes.on_truncation(scores)
     notes += table_notes.on_seeds(scores, show_intervals=options.show_intervals)
     notes += note_on_epochs(scores)

@@ -342,6 +342,21 @@ def test_paths_of_own_files_serve_tables_comparisons_and_grids(hifi):
     assert answer.code == 0 and "1 pair" in answer.out, answer.err
 
 
+def test_runs_of_a_protocol_that_is_not_given_are_not_compared_with_it(hifi):
+    """A study of others may lack the protocol; its runs may have other settings."""
+    copy_yaml(hifi, "protocols/hifi", "theirs.yaml")
+    write_run("results", "full-ft", "rte", 1, 0.7, protocol="theirs", keys={"learning_rate": 1e-4})
+    unknown = "whether these runs have the settings of protocol theirs is not known"
+    for words in ("", " --protocol theirs"):
+        notes = table_of(hifi(f"table{words} --format json"))["notes"]
+        assert any(note.startswith(unknown) for note in notes)
+    table = hifi("table --protocol theirs.yaml").out
+    assert unknown not in table
+    assert "1 run with other settings than the protocol's: learning_rate 0.0001" in table
+    write_run("results", "full-ft", "rte", 1, 0.7)
+    assert "is not known" not in hifi("table --protocol hifi").out
+
+
 def test_texts_that_were_cut_are_counted_in_the_run_and_one_line_of_the_table(tiny, hifi, tmp_path):
     trained = tiny("train --method full-ft max_length=8")
     assert "train texts are longer than max_length=8 and cut" in trained.err
