@@ -278,7 +278,7 @@ def test_what_is_not_recorded_is_listed_with_the_words_of_the_log():
     for adapter, chosen in product(types, options):
         settings = SimpleNamespace(type=adapter, options=chosen)
         runner = SimpleNamespace(
-            processes=SimpleNamespace(num_processes=2), config=SimpleNamespace(method="NAME")
+            process_state=SimpleNamespace(num_processes=2), config=SimpleNamespace(method="NAME")
         )
         said.update(unsupported_because(runner, OwnStep(settings, None)).split(", "))
     _, _, after = PAGES["performance.md"].partition("| not recorded | because |\n| --- | --- |\n")
