@@ -91,11 +91,15 @@ laptop-tables: $(READY)
 	done
 	env -u HIFI_DATA_DIR $(BIN)/hifi report --results-dir $(LAPTOP)
 
-# Tables and claims of the study's runs so far, those whose comparisons are complete (docs/study-design.md)
+# Tables and claims of the study's runs so far, those whose comparisons are complete (docs/study-design.md). The claims
+# about figures rest on the runs of a CPU.
 STUDY := results/study
-STUDY_CLAIMS := hifi/above-full-ft hifi/above-random ehft/cb ehft/head-clusters-train ehft/head-clusters-dev \
-	ehft/probing-head-inaccurate-train ehft/probing-head-inaccurate-dev \
-	ehft/ends-nearer ehft/starts-faster ehft/large-gradients ehft/converges-faster
+STUDY_CPU := results/study-cpu
+STUDY_CLAIMS := hifi/above-full-ft hifi/above-random ehft/cb
+STUDY_FIGURE_CLAIMS := prefix-moves-features-less bitfit-moves-features-less moves-features-less \
+	stages-are-near stages-are-near-bitfit \
+	head-clusters-train head-clusters-dev probing-head-inaccurate-train probing-head-inaccurate-dev \
+	ends-nearer starts-faster large-gradients converges-faster
 study-tables: $(READY)
 	$(BIN)/hifi table study --methods full-ft,hifi-layerwise,hifi-random --results-dir $(STUDY) \
 		--format md --out $(STUDY)/tables/study.md
@@ -104,6 +108,10 @@ study-tables: $(READY)
 		case $$claim in hifi/*) protocol=study;; *) protocol=study-ehft;; esac; \
 		$(BIN)/hifi claims $$claim --protocol $$protocol --results-dir $(STUDY) --format md \
 			--out $(STUDY)/tables/claim-$${claim##*/}.md || exit 1; \
+	done
+	for claim in $(STUDY_FIGURE_CLAIMS); do \
+		$(BIN)/hifi claims ehft/$$claim --protocol study-ehft --results-dir $(STUDY_CPU) --format md \
+			--out $(STUDY_CPU)/tables/claim-$$claim.md || exit 1; \
 	done
 
 lint: $(READY)

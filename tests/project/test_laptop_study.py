@@ -12,7 +12,7 @@ from statistics import mean
 
 import pandas as pd
 import pytest
-from project_files import ROOT
+from project_files import ROOT, load_script
 
 import hifi_cli
 from hifi_cli.config import registry
@@ -86,17 +86,18 @@ def test_the_study_differs_from_its_pilot_in_what_the_design_page_says(pilot, ta
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "study", "files"),
-    [("laptop-tables", "laptop-pilot", 6), ("study-tables", "study", 13)],
+    ("target", "studies", "files"),
+    [("laptop-tables", ["laptop-pilot"], 6), ("study-tables", ["study", "study-cpu"], 18)],
 )
 def test_the_committed_tables_claims_and_report_follow_from_the_packed_runs(
-    tmp_path, target, study, files
+    tmp_path, target, studies, files
 ):
     """`make laptop-tables` and `make study-tables` write them again, byte for byte."""
-    committed, rebuilt = ROOT / "results" / study, tmp_path / "results" / study
-    shutil.copytree(
-        committed, rebuilt, ignore=shutil.ignore_patterns("tables", "report.html", "*.lock")
-    )
+    committed = ROOT / "results"
+    rebuilt = tmp_path / "results"
+    written = shutil.ignore_patterns("tables", "report.html", "*.lock")
+    for study in studies:
+        shutil.copytree(committed / study, rebuilt / study, ignore=written)
     # Nothing is installed.
     for name in ("pyproject.toml", "constraints.txt", "environment"):
         (tmp_path / name).touch()
@@ -104,7 +105,10 @@ def test_the_committed_tables_claims_and_report_follow_from_the_packed_runs(
     make = ["make", "-f", ROOT / "Makefile", target, "READY=environment", "CONSTRAINTS="]
     bin_directory = f"BIN={Path(sys.executable).parent}"
     subprocess.run([*make, bin_directory], cwd=tmp_path, check=True, capture_output=True)
-    found = [*committed.glob("tables/*.md"), *committed.glob("report.html")]
+    found = []
+    for study in studies:
+        found += [*(committed / study).glob("tables/*.md")]
+        found += [*(committed / study).glob("report.html")]
     assert len(found) == files
     for path in found:
         # Another matplotlib draws the report's pictures otherwise.
@@ -211,18 +215,20 @@ def test_the_page_of_results_has_the_claims_of_the_pilot(hifi, file, protocol):
 def test_the_page_of_results_has_the_claims_of_the_study_whose_runs_are_complete(hifi):
     complete = {key: new for key, (_, _, new) in _printed_claims().items() if new != "\N{EN DASH}"}
     makefile = (ROOT / "Makefile").read_text()
-    claims = makefile.partition("STUDY_CLAIMS := ")[2].partition("\n\n")[0]
-    claims = claims.partition("\nstudy-tables")[0].replace("\\", "").split()
-    assert {*complete} == {*claims}
+    makefile = makefile.replace("\\\n", "")
+    of_runs = re.search(r"^STUDY_CLAIMS := (.+)$", makefile, re.MULTILINE)[1].split()
+    of_figures = re.search(r"^STUDY_FIGURE_CLAIMS := (.+)$", makefile, re.MULTILINE)[1].split()
+    assert {*complete} == {*of_runs, *(f"ehft/{claim}" for claim in of_figures)}
     for key, cell in complete.items():
         protocol = "study" if key.startswith("hifi") else "study-ehft"
-        (row,) = _decided(hifi, key, protocol, "study")
+        study = "study" if key in of_runs else "study-cpu"
+        (row,) = _decided(hifi, key, protocol, study)
         _check_claim(key, cell, row)
 
 
 def _ratios_to_full_ft(figure, method, column, step):
     """Give a curve's value in a step of full fine-tuning by that of Full-FT, sorted by size."""
-    data = pd.read_csv(ROOT / "results" / "study" / "figures" / f"{figure}-study-ehft.csv")
+    data = pd.read_csv(ROOT / "results" / "study-cpu" / "figures" / f"{figure}-study-ehft.csv")
     last_stage = data[(data["stage"] == data.groupby("method")["stage"].transform("max"))]
     if step == "last":
         rows = last_stage.sort_values("stage_step").groupby(["method", "seed"]).tail(1)
@@ -233,12 +239,55 @@ def _ratios_to_full_ft(figure, method, column, step):
     return sorted(by_seed[method] / by_seed["full-ft"])
 
 
-def test_the_page_of_results_has_the_curves_of_the_study():
+def _sentences_on_figures():
+    """Give the text of each point of the study's section, by what it begins with: `Figure 1`, ..."""
     section = _section("## The study with new seeds")
-    page = {}
+    texts = {}
     for line in section.replace("\n  ", " ").splitlines():
         name, _, text = line.partition("**: ")
-        page[name.removeprefix("- **")] = text
+        texts[name.removeprefix("- **")] = text
+    return texts
+
+
+def _distances(figure, pair):
+    """Give the mean distance of the features, a row per seed and a column per method."""
+    data = pd.read_csv(ROOT / "results" / "study-cpu" / "figures" / f"{figure}-study-ehft.csv")
+    by_seed = data[data["pair"] == pair].pivot_table(index="seed", columns="method", values="mean")
+    assert [*by_seed.index] == [*range(4, 12)]
+    return by_seed
+
+
+def test_the_page_of_results_has_the_distances_of_features_of_the_study():
+    distances = _distances("ehft-1", "pretrained-tuned")
+    means, _, ratios = _sentences_on_figures()["Figure 1"].partition("With each seed")
+    printed = re.findall(r"(\d+\.\d+)", means)
+    # The sentence has the methods in the order of their distances, Full-FT's first.
+    _rounds_to(" ".join(printed), sorted(distances.mean(), reverse=True))
+    labels = [
+        registry.label_of("methods", method) for method in distances.mean().sort_values().index
+    ]
+    places = [means.index(f"with {label}") for label in reversed(labels)]
+    assert places == sorted(places)
+    of_full_ft = distances["eh-ft-bitfit"] / distances["full-ft"]
+    _rounds_to(" ".join(re.findall(r"0\.\d\d", ratios)), [of_full_ft.min(), of_full_ft.max()])
+
+
+def test_the_page_of_results_has_the_distances_between_the_stages_of_the_study():
+    distances = _distances("ehft-stages", "stage1-stage2")
+    means, _, by_epoch = _sentences_on_figures()["Between the stages"].partition("Much of it")
+    methods = ["lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix"]
+    _rounds_to(" ".join(re.findall(r"\d+\.\d+", means)), [*distances.mean()[methods]])
+    data = pd.read_csv(ROOT / "results" / "study-cpu" / "figures" / "ehft-stages-study-ehft.csv")
+    epochs = data[data["method"] == "lp-ft"].groupby("seed")["epoch"].first()
+    early = distances["lp-ft"][epochs <= 7]
+    late = distances["lp-ft"][epochs > 7]
+    printed = re.findall(r"\d+\.\d+", by_epoch)
+    _rounds_to(" ".join(printed), [early.min(), early.max(), late.min(), late.max()])
+    assert epochs.min() == 5
+
+
+def test_the_page_of_results_has_the_curves_of_the_study():
+    page = _sentences_on_figures()
     ends = _ratios_to_full_ft("ehft-5", "eh-ft-bitfit", "distance", "last")
     early, late = (
         _ratios_to_full_ft("ehft-5", "eh-ft-bitfit", "distance", step) for step in (10, 50)
@@ -258,6 +307,27 @@ def test_the_page_of_results_has_the_curves_of_the_study():
     )
     measured = [bitfit[0], bitfit[-2], bitfit[-1], lora[0], lora[-1]]
     _rounds_to(" ".join(figure_7.groups()), measured)
+
+
+def test_the_page_of_results_has_the_scores_of_both_devices():
+    """A row is a cell with two seeds or more on both devices; its last column is the last epoch."""
+    studies = [ROOT / "results" / name for name in ("study", "study-cpu")]
+    rows = load_script("compare_studies").compare(*studies)
+    part = _section("## The study with new seeds").partition("**The same runs on a GPU")[2]
+    printed = {}
+    for line in part.partition("\n\n|")[2].partition("\n\n")[0].splitlines():
+        if re.search(r"\d\.\d", line):
+            task, method, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            printed[task, method] = " ".join(cells)
+    measured = {}
+    for _, row in rows.iterrows():
+        key = (registry.label_of("tasks", row["task"]), registry.label_of("methods", row["method"]))
+        scores = [row["first"], row["second"]] if row["epoch"] == "best" else []
+        scores += [row["difference"], row["low"], row["high"]]
+        measured[key] = measured.get(key, []) + scores
+    assert {*printed} == {*measured}
+    for key, text in printed.items():
+        _rounds_to(text, measured[key])
 
 
 @pytest.mark.parametrize(
