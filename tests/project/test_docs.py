@@ -103,7 +103,7 @@ def test_commands_run(page, hifi, tmp_path):
         if name := re.match(r"# ([\w-]+\.(py|yaml))\n", content):
             (tmp_path / name[1]).write_text(content)
     has_demo_runs = False
-    packed = [str(ROOT / "results" / name) for name in ("laptop-pilot", "study")]
+    packed = [str(ROOT / "results" / name) for name in ("laptop-pilot", "study", "study-cpu")]
     for line in commands_of(page, "hifi "):
         words = shlex.split(re.sub(r"results/(?=laptop-pilot|study)", f"{ROOT}/results/", line))[1:]
         has_demo_runs = has_demo_runs or (words[0] == "train" and "demo" in words)

@@ -28,7 +28,7 @@ def without_the_key(record, key):
     return record | {"config": config} | hashes
 
 
-@pytest.mark.parametrize("study", ["study", "laptop-pilot"])
+@pytest.mark.parametrize("study", ["study", "study-cpu", "laptop-pilot"])
 def test_the_committed_studies_have_the_hashes_of_today(monkeypatch, capsys, study):
     assert renew(monkeypatch, ROOT / "results" / study) == 0
     how = f"a key was added: python scripts/renew_hashes.py results/{study} --write"
