@@ -101,14 +101,15 @@ def test_wrong_rows_are_named():
         rows_of(("the old man", "O O"))
     with pytest.raises(UsageError, match="line 2: unknown label 'B-X'; the labels are O, B-PER"):
         rows_of(("the", "O"), ("man", "B-X"))
-    for tokens, message in (
-        (["a", 1], r"tokens is \['a', 1\], not a list of words"),
-        ([], "tokens is empty"),
+    for values, message in (
+        ({"tokens": ["a", 1]}, r"tokens is \['a', 1\], not a list of words"),
+        ({"tokens": [], "source": "news"}, "tokens is empty"),
+        ({"tokens": []}, "the row is empty"),
     ):
         with pytest.raises(UsageError, match=f"line 1: {message}"):
             parse_rows(
                 CONLL,
-                [SourceRow({"tokens": tokens}, "line 1")],
+                [SourceRow(values, "line 1")],
                 CONLL.local,
                 "file",
                 labelled=False,
