@@ -330,6 +330,24 @@ def test_the_page_of_results_has_the_scores_of_both_devices():
         _rounds_to(text, measured[key])
 
 
+def test_the_page_of_results_has_the_verdicts_of_a_cpu(hifi):
+    """HiFi against Full-FT on CoLA, and EH-FT (BitFit) against it on CB."""
+    part = _section("## The study with new seeds").partition("The verdicts on a CPU")[2]
+    numbers = re.findall(r"[+-]?\d+\.\d", part.partition("\n\n")[0])
+    measured = []
+    for method, protocol, task in [
+        ("hifi-layerwise", "study", "cola"),
+        ("eh-ft-bitfit", "study-ehft", "cb"),
+    ]:
+        words = ["compare", method, "full-ft", "--protocol", protocol, "--tasks", task]
+        answer = hifi(*words, "--results-dir", str(ROOT / "results/study-cpu"), "--format", "json")
+        (row,) = json.loads(answer.out)[0]["rows"]
+        assert row["verdict"] == "worse"
+        # The sentence says how much lower it is.
+        measured += [-row["mean"], row["low"], row["high"]]
+    _rounds_to(" ".join(numbers), measured)
+
+
 @pytest.mark.parametrize(
     ("heading", "protocol", "tasks", "methods"),
     [
