@@ -354,7 +354,7 @@ _METRICS = [
         "labels",
         partial(_F1, average="macro"),
         fits=("class", "classes"),
-        heading="F1",
+        heading="macro F1",
     ),
     Metric(
         "f1_micro",

@@ -114,7 +114,7 @@ def test_the_list_of_metrics_says_what_a_score_is():
     assert [lowest_score(name) for name in ("matthews_axb", "f1", "bleu")] == [-1, 0, 0]
     assert [heading_of(name) for name in ("matthews_axb", "f1_macro", "bleu", "accuracy_hans")] == [
         "Matt.",
-        "F1",
+        "macro F1",
         "bleu",
         "accuracy_hans",
     ]
