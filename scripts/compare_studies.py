@@ -14,10 +14,10 @@ from pathlib import Path
 import pandas as pd
 
 from hifi_cli.paired_tests import paired_statistics
-from hifi_cli.records.study import Study
+from hifi_cli.records.study import COMPARED, Study
 
 # The same run has the same values in these columns of `Study.runs`.
-SAME_RUN = ["config_hash", "weights", "task_digest", "data", "common_draws", "split"]
+SAME_RUN = ["config_hash", *COMPARED]
 CELL = ["protocol", "task", "method"]
 
 
@@ -27,8 +27,13 @@ def compare(first: Path, second: Path) -> pd.DataFrame:
     Columns: protocol, task, method, epoch (best or last), seeds (number of pairs), first and second
     (mean scores in percent), difference, low and high (95 % interval), p.
     """
+    # A variant may have the configuration of the usual run; each run is in one pair.
     pairs = pd.merge(
-        Study(first).runs, Study(second).runs, on=[*SAME_RUN, *CELL], suffixes=("_first", "_second")
+        Study(first).table_runs,
+        Study(second).table_runs,
+        on=[*SAME_RUN, *CELL],
+        suffixes=("_first", "_second"),
+        validate="one_to_one",
     )
     rows = []
     for cell, of_cell in pairs.groupby(CELL, sort=False):
