@@ -282,11 +282,15 @@ def _model_within(
             continue
         key.append(str(part))
         parts = get_args(kind)
-        # Of a mapping, the last type is that of its values.
-        kind = parts[-1] if parts else None
+        kind = None
+        if parts:
+            # The last type of a mapping is that of its values.
+            kind = parts[-1]
     kind = _without_null(kind)
     is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
-    return key, kind if is_inside and is_model else None
+    if not (is_inside and is_model):
+        return key, None
+    return key, kind
 
 
 def _chosen_model(choice: Any, name: Any) -> type[BaseModel] | None:

@@ -38,38 +38,30 @@ def load_splits(inputs: RunInputs) -> Splits:
         if split in data.splits
     }
     reported = load("validation")
-    # The usual run: the validation rows both select the epoch and are reported.
-    if not config.shots and config.selection != "holdout":
+    fewshot = None
+    if config.shots or config.selection == "holdout":
+        # Rows of the train split select the epoch: a holdout, or as many as the shots are.
+        train_rows, selection_rows = split_train(config, task, data.rows("train"))
+        train = tokenizer.tokenize(train_rows)
+        selection = tokenizer.tokenize(selection_rows)
+        if config.shots:
+            fewshot = task_sources.few_shot_rows(train_rows, selection_rows)
+    else:
+        # The usual run: the validation rows both select the epoch and are reported.
         train = load("train")
-        return Splits(
-            train=train,
-            selection=reported,
-            reported=reported,
-            gradient_batches=epoch_batches(config, train, epoch=0),
-            extra_validation=extra,
-        )
-    # Otherwise rows of the train split select the epoch: a holdout, or as many as the shots are.
-    train_rows, selection_rows = split_train(config, task, data.rows("train"))
-    train = tokenizer.tokenize(train_rows)
-    selection = tokenizer.tokenize(selection_rows)
-    if not config.shots:
-        return Splits(
-            train=train,
-            selection=selection,
-            reported=reported,
-            gradient_batches=epoch_batches(config, train, epoch=0),
-            extra_validation=extra,
-        )
-    # A method that chooses parameters by gradients, as Child-Tuning-D does, gets those of the full
-    # train split.
-    gradient_batches = epoch_batches(config, inputs.examples("train"), epoch=0)
+        selection = reported
+    # A method that chooses parameters by gradients, as Child-Tuning-D does, takes those of the
+    # training rows; a few-shot run takes those of the full train split.
+    gradient_examples = train
+    if config.shots:
+        gradient_examples = inputs.examples("train")
     return Splits(
         train=train,
         selection=selection,
         reported=reported,
-        gradient_batches=gradient_batches,
+        gradient_batches=epoch_batches(config, gradient_examples, epoch=0),
         extra_validation=extra,
-        fewshot=task_sources.few_shot_rows(train_rows, selection_rows),
+        fewshot=fewshot,
     )
 
 
