@@ -71,7 +71,7 @@ def score_heads(
             module.training = True
     if not scored:
         raise UsageError("score_heads: no batches; an iterator that was used before is empty")
-    # Of shape [samples, layers, heads] and [samples, layers, heads, heads].
+    # The shapes are [samples, layers, heads] and [samples, layers, heads, heads].
     richness = torch.cat([of_batch for of_batch, _ in scored])
     correlation = torch.cat([of_batch for _, of_batch in scored])
     return ScoredHeads(

@@ -61,7 +61,7 @@ def is_held_by_a_process(path: Path) -> bool:
 
 
 class _State(Enum):
-    """What the kernel says about the lock of a file."""
+    """The state of a file's lock, as the kernel says it."""
 
     FREE = auto()
     HELD = auto()

@@ -97,7 +97,7 @@ def _kernels_of_today(kernels: str) -> str:
     return KERNELS_BEFORE.get(kernels, kernels)
 
 
-# What stands in the place of the directories above a local encoder, in what was packed on another
+# It replaces the directories above a local encoder, in a study that was packed on another
 # machine. No shipped encoder lies there.
 ELSEWHERE = "elsewhere/"
 

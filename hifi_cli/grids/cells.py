@@ -296,6 +296,6 @@ def shard(all_cells: Sequence[GridCell], text: str) -> list[GridCell]:
         raise UsageError(f"--shard {text:.40}: expected i/n, two numbers with 1 <= i <= n")
     part = int(found[1])
     parts = int(found[2])
-    # As cards are dealt: each part gets one of the longest runs, then one of the next, and so on.
+    # They are dealt like cards: each part gets one of the longest runs, then one of the next, and so on.
     longest_first = sorted(all_cells, key=lambda cell: -cell.cost)
     return longest_first[part - 1 :: parts]

@@ -1,4 +1,4 @@
-"""What `hifi grid` shows while it trains: bars on a terminal, and elsewhere a line a minute."""
+"""The display of `hifi grid` while it trains: bars on a terminal, and elsewhere a line a minute."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""What a grid is: its YAML, or the name of a table, figure or claims that it stands for."""
+"""The content of a grid: its YAML, or the name of a table, figure or claims that it stands for."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any

@@ -59,7 +59,7 @@ def end_with_the_grid() -> bool:
 
 def _stop_when_closed(reading: int) -> None:
     """Wait until the other end of the pipe is closed, and send SIGTERM to the main thread."""
-    # What is no pipe any more tells nothing about a grid.
+    # Reading fails where something else has closed the pipe: that tells nothing about the grid.
     with suppress(OSError):
         # This returns at the end of the grid alone.
         os.read(reading, 1)

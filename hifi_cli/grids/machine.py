@@ -9,7 +9,7 @@ from hifi_cli import environment
 from hifi_cli.runs.cost import Machine
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-# What each line of nvidia-smi says about a GPU.
+# The fields of a GPU in a line of nvidia-smi.
 _GPU_FIELDS = "index,uuid,name,memory.total"
 
 

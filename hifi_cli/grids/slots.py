@@ -16,7 +16,7 @@ from hifi_cli.grids.forks import CannotFork, ForkedRun, ForkServer
 from hifi_cli.grids.machine import slot_environments
 from hifi_cli.grids.processes import Submit
 
-# What a slot waits for, and sends signals to.
+# A slot waits for one of these, and sends it signals.
 Process = subprocess.Popen[bytes] | ForkedRun
 
 
