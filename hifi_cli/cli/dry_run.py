@@ -1,4 +1,4 @@
-"""What `hifi train --dry-run` prints: every value with its source and its origin, and the plan of each run."""
+"""The output of `hifi train --dry-run`: every value with its source and its origin, and the plan of each run."""
 
 import sys
 import textwrap

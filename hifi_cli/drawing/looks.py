@@ -27,7 +27,7 @@ COLORS = (
 )
 # One marker for each color, so that a picture can be read in gray.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
-# As matplotlib has them: solid, dashed, dotted, ...
+# Lines in the words of matplotlib: solid, dashed, dotted, ...
 LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 
 # The places of a method's look: among the colors, and among the lines.

@@ -305,7 +305,7 @@ def _put_end_between_texts(tokenizer: Any) -> None:
     )
     backend = tokenizer.backend_tokenizer
     processors = [template]
-    # What the tokenizer did with tokens before is still done, first.
+    # The tokenizer's own processing of tokens is still done, first.
     if backend.post_processor:
         processors.insert(0, backend.post_processor)
     backend.post_processor = Sequence(processors)

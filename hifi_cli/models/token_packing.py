@@ -137,7 +137,7 @@ class PaddingLayout:
             distances = (positions[:, None] - positions).abs()
             visible = visible & (distances < window)
         mask = torch.zeros_like(visible, dtype=dtype)
-        # As in transformers, the lowest finite number hides a token. With -inf, a padding token that
+        # The lowest finite number hides a token, as in transformers. With -inf, a padding token that
         # has no token in its window would get NaN.
         return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 

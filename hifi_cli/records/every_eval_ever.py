@@ -60,7 +60,7 @@ def eee_log(result: RunResult, organization: str) -> dict[str, Any]:
         organization: who trained and evaluated the model.
     """
     model = result.config["backbone"].get("hub") or result.backbone
-    # What training changed has no place where a model would be available.
+    # The weights that training changed have no place where a model would be available.
     details = {"deployment_type": "self_deployed", "model_availability": "unknown"}
     settings = flatten({key: value for key, value in result.config.items() if key != "backbone"})
     for key, value in settings.items():

@@ -15,7 +15,7 @@ from hifi_cli.records.study import Study
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.metrics import METRICS, OF_PREDICTIONS
 
-# What is measured on stored predictions, with what each measure is.
+# The measures of stored predictions, each with its description.
 MEASURES = {
     name: metric.description for name, metric in METRICS.items() if metric.needs in OF_PREDICTIONS
 }

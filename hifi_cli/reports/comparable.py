@@ -37,10 +37,10 @@ _CONDITIONS_OF_A_MEAN = _conditions_of_keys() | AVERAGED
 _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_hash"}
 # Conditions about random draws, which have a flag of their own (`--include draws`).
 _DRAWS = ("draws", "common_draws")
-# What makes the cell of a table: its runs differ by seed alone.
+# The columns that make the cell of a table: its runs differ by seed alone.
 _CELL = ["method", "backbone", "task"]
 
-# What a row of a table stands for.
+# A row of a table stands for a method or for a backbone.
 RowKey = Literal["method", "backbone"]
 # Sentences about runs, by row (method or backbone) and task.
 Notes = dict[tuple[str, str], list[str]]

@@ -40,7 +40,7 @@ COLLAPSED = (
 )
 # An interval without width next to p = 1 must not be read as equality that was shown.
 NO_WIDTH = "an interval without width does not show equality: equal scores have no spread"
-# As in claims and in the report: one seed decides nothing, on however many tasks it was trained.
+# One seed decides nothing, in claims and in the report too, on however many tasks it was trained.
 ONE_SEED = "a task has one pair of runs alone, which shows no spread over seeds: train more seeds"
 # The note below every table of verdicts: what the numbers are about.
 NUMBERS = (

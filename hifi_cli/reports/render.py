@@ -399,7 +399,7 @@ def _narrow(grid: Grid, width: int) -> None:
     for cells_wrap in (False, True):
         if console.measure(grid).maximum <= width:
             return
-        # What is left after this pass is narrowed in the next one.
+        # The columns that are still too wide are narrowed in the next pass.
         grid.padding = 0
         for column in grid.columns:
             widths = [console.measure(column.header).minimum]
@@ -429,7 +429,7 @@ def _as_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-# What a note says to somebody at a shell: a command or an option, in parentheses or as its last part.
+# Hints for somebody at a shell: a command or an option, in parentheses or as its last part.
 _HINT_IN_PARENTHESES = re.compile(r" \((?=[^()]*(?:--[a-z]|\bhifi [a-z]))[^()]*\)")
 _HINT_AT_THE_END = re.compile(r"[;:] [^;:]*(?:--[a-z]|\bhifi [a-z])[^;:]*$")
 

@@ -288,7 +288,7 @@ def _with_defaults(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:
         # A method without a run on the table's tasks would have a row of empty cells.
         if spec.columns:
             runs = runs[runs["task"].isin(spec.tasks)]
-        # As in the papers, methods that train more parameters stand above those that train fewer.
+        # Methods that train more parameters stand above those that train fewer, as in the papers.
         ordered = runs.sort_values(["trainable", "method"], ascending=[False, True])
         rows = [RowSpec(method=method) for method in ordered["method"].unique()]
     columns = spec.columns
@@ -386,7 +386,7 @@ def _notes_on_cells(
     notes: dict[tuple[str, str], list[str]] = {}
     for column in layout.spec.columns:
         runs = runs_by_column[column.name]
-        # As many seeds as were asked for, or as the fullest row of the column has.
+        # The number of seeds that were asked for, or that the fullest row of the column has.
         most = len(layout.spec.seeds) or runs.usable["row"].value_counts().max()
         for name in layout.names:
             of_cell = list(notes_on_runs.get((name, column.task), []))
@@ -435,7 +435,7 @@ def _cells_of_runs(layout: Layout, scores: pd.DataFrame) -> list[dict[str, Cell]
     # alone would look better.
     means = statistics["mean"].unstack("column").reindex(index=names, columns=[*layout.metrics])
     averages = means.mean(axis=1, skipna=False)
-    # What share of the parameters is trained is the same in all runs of a row.
+    # The share of the parameters that is trained is the same in all runs of a row.
     runs = scores.drop_duplicates("row").set_index("row")
     rows = []
     for index, name in enumerate(names):

@@ -43,7 +43,7 @@ from hifi_cli.training.loop import StepPlan
 T = TypeVar("T")
 # A tensor in the header of a safetensors file, without its name.
 _BYTES_OF_HEADER_ENTRY = 64
-# What a line of a plan is about, and its text.
+# The subject of a line of a plan, and its text.
 Line = tuple[str, str]
 
 

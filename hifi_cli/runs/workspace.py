@@ -129,7 +129,7 @@ class Workspace:
         # Not strict: the other task's head may have no pooler, and then the pooler keeps its
         # pretrained values.
         Encoder(loaded.model).base.load_state_dict(weights, strict=False)
-        # What comes from the other run is not missing any more, so that no seed draws it anew.
+        # Weights of the other run are not missing any more, so that no seed draws them anew.
         names = {f"{loaded.model.base_model_prefix}.{name}" for name in weights}
         delta = str(start.result.delta_sha256)
         link = {

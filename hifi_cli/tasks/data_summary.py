@@ -20,7 +20,7 @@ from hifi_cli.text import abbreviate, counted_noun
 
 # So many labels are shown with their counts.
 _SHOWN = 10
-# What programs write where there is no label, in lower case.
+# Words that programs write where there is no label, in lower case.
 _WORDS_FOR_NONE = frozenset(
     [
         "nan",

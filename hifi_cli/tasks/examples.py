@@ -105,7 +105,7 @@ class Output(NamedTuple):
     logits: list[float]
 
 
-# What is predicted of each row: numbers, [rows], or [rows, classes] of 0 and 1; or outputs.
+# Predictions, one for each row: numbers, [rows], or [rows, classes] of 0 and 1; or outputs.
 Predictions = Values | Sequence[Output]
 
 

@@ -31,10 +31,10 @@ BINS = 15
 # The splits of the benchmarks whose columns say by their own names which split they are of.
 _SPLITS_OF_BENCHMARKS = ("mismatched", "axb", "axg")
 
-# What a task predicts: the class of each row; any number of classes; a number; an answer's text; the
+# The kinds of predictions: the class of each row; any number of classes; a number; an answer's text; the
 # tags of the words; answers to questions that several rows share; the best of a query's candidates.
 Predicted = Literal["class", "classes", "number", "text", "tags", "question", "candidate"]
-# What the function of a metric is given:
+# The arguments of a metric's function:
 #   labels         labels and predictions as numbers, [rows] or [rows, classes]
 #   rows           rows and predictions, of rows what stored predictions hold too
 #   texts          rows and predictions, of rows their texts too
@@ -431,7 +431,7 @@ _METRICS = [
         heading="Acc.",
         hub_name="accuracy",
     ),
-    # What stored predictions of classes say besides a score.
+    # Measures of stored predictions of classes, besides a score.
     Metric(
         "nll",
         "probabilities",

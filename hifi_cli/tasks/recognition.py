@@ -102,7 +102,7 @@ def find_columns(
         UsageError: there are no such columns.
     """
     columns = _names_of_columns(records)
-    # What the user names is taken; usual names are a guess, which the summary says.
+    # A column that the user names is taken; usual names are a guess, which the summary says.
     usual_inputs = _usual(INPUT_NAMES, columns)
     last = str(len(columns))
     # The last column of a CoNLL file has the tags.
@@ -335,7 +335,7 @@ def _kind(
     records: Sequence[SourceRow], columns: Columns, values: list[Any], options: DataOptions
 ) -> tuple[Kind, str]:
     """Return the kind of task that the labels show, and why."""
-    # What the user says decides, then the texts, then the labels: from the most special to the most
+    # The user's word decides, then the texts, then the labels: from the most special to the most
     # general.
     if options.kind:
         return options.kind, "as kind= says"

@@ -15,9 +15,9 @@ from hifi_cli.text import abbreviate, counted_noun
 
 # The gap in a query of ReCoRD.
 PLACEHOLDER = "@placeholder"
-# What joins premise and choice, by COPA's question, as in EH-FT's code.
+# Words that join premise and choice, by COPA's question, as in EH-FT's code.
 CONNECTIVES = {"cause": "because", "effect": "so"}
-# What Python raises when a format's code meets a missing key, or a value of another type. Each
+# Python raises these when a format's code meets a missing key, or a value of another type. Each
 # becomes a message with the line.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 

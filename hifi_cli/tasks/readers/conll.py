@@ -11,7 +11,7 @@ from hifi_cli.tasks.readers.texts import Refused, text_of
 from hifi_cli.tasks.source_rows import SourceRow
 
 CONLLU_COLUMNS = 10
-# What stands in the first column of a line between documents.
+# The first column of a line between documents.
 _DOCUMENT = "-DOCSTART-"
 
 

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from hifi_cli.tasks.readers.texts import Refused, text_of
 from hifi_cli.tasks.source_rows import SourceRow
 
-# What reading a value of another layout may raise.
+# Reading a value of another layout may raise these.
 _OTHER_LAYOUT = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 _HINT = '; each line must be one object, for example {"text": "...", "label": "..."}'
 # How values are called that are no objects.

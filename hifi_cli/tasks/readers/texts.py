@@ -9,7 +9,7 @@ from hifi_cli.files import LFS_POINTER, read_file
 # The first bytes of a Parquet file.
 PARQUET_MARK = b"PAR1"
 POINTER_OF_LFS = "a pointer of Git LFS, not the data: run git lfs pull"
-# What a file is whose name says another format, by its first bytes in lower case.
+# Files whose name says another format, by their first bytes in lower case.
 _OTHER_FORMATS = {
     LFS_POINTER: POINTER_OF_LFS,
     b"\x1f\x8b": "compressed by gzip: unpack it",
