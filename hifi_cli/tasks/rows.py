@@ -9,7 +9,7 @@ from typing import Any
 from hifi_cli.errors import UsageError, logger
 from hifi_cli.tasks.examples import IncompleteRow, Label, Row, UnknownLabel
 from hifi_cli.tasks.labels import is_missing, label_name, vector_in
-from hifi_cli.tasks.source_rows import SourceRow
+from hifi_cli.tasks.source_rows import MALFORMED, SourceRow
 from hifi_cli.tasks.task_spec import Source, TaskSpec
 from hifi_cli.text import abbreviate, counted_noun
 
@@ -17,9 +17,6 @@ from hifi_cli.text import abbreviate, counted_noun
 PLACEHOLDER = "@placeholder"
 # Words that join premise and choice, by COPA's question, as in EH-FT's code.
 CONNECTIVES = {"cause": "because", "effect": "so"}
-# Python raises these when a format's code meets a missing key, or a value of another type. Each
-# becomes a message with the line.
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 
 
 @dataclass
@@ -123,7 +120,7 @@ def _add_record(
     except UsageError as error:
         split.places_of[str(error)].append(record.where)
         split.has_unknown_label |= isinstance(error, UnknownLabel)
-    except _MALFORMED as error:
+    except MALFORMED as error:
         split.places_of[_reason_of(spec, error)].append(record.where)
 
 

@@ -7,6 +7,10 @@ from hifi_cli.errors import UsageError
 from hifi_cli.tasks.examples import IncompleteRow, Label
 from hifi_cli.tasks.labels import as_number, is_missing, split_words
 
+# Python raises these when code for a format meets a missing key, or a value of another type. Each
+# becomes a message with the line.
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+
 
 @dataclass(slots=True)
 class SourceRow:

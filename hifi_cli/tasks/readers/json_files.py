@@ -11,10 +11,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from hifi_cli.tasks.readers.texts import Refused, text_of
-from hifi_cli.tasks.source_rows import SourceRow
+from hifi_cli.tasks.source_rows import MALFORMED, SourceRow
 
-# Reading a value of another layout may raise these.
-_OTHER_LAYOUT = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 _HINT = '; each line must be one object, for example {"text": "...", "label": "..."}'
 # How values are called that are no objects.
 _NAMES_OF_VALUES = {list: "a list", str: "a text", type(None): "null"}
@@ -118,7 +116,7 @@ def _records_in(
     """Yield the records that a JSON value holds; see `_records_of_lines`."""
     try:
         records = [{**record} for record in records_of(value)]
-    except _OTHER_LAYOUT as error:
+    except MALFORMED as error:
         if not layout:
             what = _NAMES_OF_VALUES.get(type(value), f"{value!r:.20}")
             raise Refused(f", {where}: {what} is not an object of columns") from None
