@@ -206,6 +206,23 @@ def write_lines(path: Path, lines: list[str]) -> None:
 ROWS_OF_A_KIND = 24
 
 
+def write_target_words(root: Path) -> Path:
+    """Write small data of WiC: pairs of texts, each with a word at a place of its own."""
+    lines = []
+    for number in range(24):
+        before = ["old", "small old", "the small old"]
+        firsts, seconds = before[number % 3], before[number % 2]
+        row = {"idx": number, "word": "dog", "label": number % 4 < 2}
+        for which, text in ((1, firsts), (2, seconds)):
+            row[f"sentence{which}"] = f"{text} dog {'man ' * (number % 5)}cat"
+            row[f"start{which}"] = len(text) + 1
+            row[f"end{which}"] = len(text) + 4
+        lines.append(json.dumps(row))
+    for name in ("train", "val"):
+        write_lines(root / "WiC" / f"{name}.jsonl", lines)
+    return root
+
+
 def write_task_kinds_data(root: Path) -> Path:
     """COPA, SWAG, SQuAD, MultiRC and MNLI: the right answer begins with a word of its own; CoNLL-2003: words of their own."""
     rng = random.Random(0)

@@ -6,7 +6,6 @@ seen.
 """
 
 import gc
-import json
 from collections import Counter
 from unittest.mock import patch
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 from prepared_models import prepare, pretrained_of, splits_of
 from recorded_operations import RecordedOperations, attention_within_sequences
-from tiny_inputs import random_encoder, write_encoder, write_lines
+from tiny_inputs import random_encoder, write_encoder, write_target_words
 from torch.autograd.graph import get_gradient_edge
 
 from hifi_cli.config import registry
@@ -182,23 +181,6 @@ def new_trainer(make, workspace, task_kinds_data, tmp_path, monkeypatch):
         return loop.Trainer(runner, runner.method, splits_of(config, where), callback=callback)
 
     return build
-
-
-def write_target_words(root):
-    """Write small data of WiC: pairs of texts, each with a word at a place of its own."""
-    lines = []
-    for number in range(24):
-        before = ["old", "small old", "the small old"]
-        firsts, seconds = before[number % 3], before[number % 2]
-        row = {"idx": number, "word": "dog", "label": number % 4 < 2}
-        for which, text in ((1, firsts), (2, seconds)):
-            row[f"sentence{which}"] = f"{text} dog {'man ' * (number % 5)}cat"
-            row[f"start{which}"] = len(text) + 1
-            row[f"end{which}"] = len(text) + 4
-        lines.append(json.dumps(row))
-    for name in ("train", "val"):
-        write_lines(root / "WiC" / f"{name}.jsonl", lines)
-    return root
 
 
 def test_a_replay_repeats_operations_on_new_values_in_the_same_memory():
