@@ -246,8 +246,23 @@ STEPS_ON_A_GPU = {
 }
 
 
+def measured_on_a_gpu(call=""):
+    """What a call on a GPU wrote."""
+    return json.loads((ROOT / "results" / "bench" / f"gpu-NVIDIA-H200{call}.json").read_text())
+
+
+def on_one_line(page):
+    """The text of a page without its line breaks."""
+    return " ".join(PAGES[page].split())
+
+
+def relative(*errors):
+    """The largest relative difference, as pages print it: 3.2e-6."""
+    return f"{max(errors):.1e}".replace("e-0", "e-")
+
+
 def test_the_figures_of_a_gpu_are_those_that_were_measured():
-    measured = json.loads((ROOT / "results" / "bench" / "gpu-NVIDIA-H200.json").read_text())
+    measured = measured_on_a_gpu()
     rows = [*measured["steps"], *measured["graph-steps"]]
     ms = {(row["step of"], row["layout"], row["tokens"]): row["ms"] for row in rows}
     for label, (program, layout) in STEPS_ON_A_GPU.items():
@@ -263,6 +278,164 @@ def test_the_figures_of_a_gpu_are_those_that_were_measured():
             cells += [f"{time:.1f}", "1" if ratio == 1 else f"{ratio:.2f}"]
         line = " | ".join([f"| {label}", *cells]) + " |"
         assert line.replace("|  |  |", "| | |") in PAGES["performance.md"], line
+
+
+RECORDED = {"Full-FT": "full-ft", "HiFi (layer-wise)": "hifi-layerwise", "LoRA": "lora"}
+# What a step lacks in each column of the table of savings; "-": nothing.
+WITHOUT = ["-", "copies of weights", "gradients written", "rows written together"]
+
+
+def test_what_each_saving_of_recorded_steps_brings_was_measured():
+    rows = measured_on_a_gpu("-levers")["levers"]
+    found = {(row["step of"], row["tokens"], row["without"]): row for row in rows}
+    assert len(found) == len(rows) == 18
+    for (label, method), tokens in product(RECORDED.items(), (11, 53)):
+        cells = [f"| {label}", str(tokens)]
+        for lever in WITHOUT:
+            row = found.get((method, tokens, lever))
+            cells.append(f"{row['ms']:.1f}" if row else "")
+        cells.append(f"{found[method, tokens, '-']['GB']:.1f}")
+        line = (" | ".join(cells) + " |").replace("|  |", "| |").replace("|  |", "| |")
+        assert line in PAGES["performance.md"], line
+
+
+def test_what_is_said_of_the_savings_was_measured():
+    rows = measured_on_a_gpu("-levers")["levers"]
+    page = on_one_line("performance.md")
+    complete = {}
+    for row in rows:
+        if row["without"] == "-":
+            complete[row["step of"], row["tokens"]] = row
+    counts = [row["launches"] for row in complete.values()]
+    assert f"launches are the same in all columns ({min(counts)} to {max(counts)})" in page
+    more_memory, other_losses = [], {}
+    for row in rows:
+        step = row["step of"], row["tokens"]
+        assert row["launches"] == complete[step]["launches"]
+        more_memory.append(abs(row["GB"] - complete[step]["GB"]))
+        if row["losses"]:
+            other_losses[(*step, row["without"])] = f"{100 * row['losses']:.2f} %"
+    assert f"peak memory differs by at most {max(more_memory):.2f} GB" in page
+    busy = [100 * row["GPU ms"] / row["ms"] for row in complete.values()]
+    assert f"the GPU computes for {min(busy):.0f} to {max(busy):.0f} % of the step" in page
+    assert f"The losses of the first {load_script('gpu_check/setting').LARGE.steps} steps" in page
+    casts = other_losses.pop(("full-ft", 53, "copies of weights"))
+    added = other_losses.pop(("full-ft", 53, "gradients written"))
+    assert f"{casts} with weights that are cast one by one, and {added} with gradients" in page
+    assert other_losses == {}
+
+
+def test_commits_and_days_of_the_calls_on_a_gpu_are_those_of_their_files():
+    _, _, section = PAGES["performance.md"].partition("### What an H200 has shown")
+    table = [line for line in section.splitlines() if "`gpu-NVIDIA-H200" in line]
+    calls = ["", "-levers", "-checks"]
+    assert len(table) == len(calls)
+    for call, line in zip(calls, table, strict=True):
+        measured = measured_on_a_gpu(call)["measured"]
+        commit = measured["git"]["commit"][:8]
+        if measured["git"]["changed"]:
+            # The first call ran without git's history, and its commit was noted by hand.
+            assert measured["note"] == "commit c2fc5968, copied without its history"
+            commit = "c2fc5968"
+        assert line.startswith(f"| {commit} | {measured['date']} |")
+        assert line.endswith(f"`gpu-NVIDIA-H200{call}.json` |")
+        named = [f"{name} {measured['libraries'][name]}" for name in ("torch", "transformers")]
+        named = f"{', '.join(named)} and peft {measured['libraries']['peft']}"
+        assert f"All with {named}." in section
+
+
+def test_what_is_said_of_the_first_call_on_a_gpu_was_measured():
+    measured = measured_on_a_gpu()
+    with_dropout, *recorded = measured["graphs"]
+    rows = recorded + [row for row in measured["kernels"] if "losses" in row]
+    assert len(rows) == 6 and all(row["resumed"] == 0 for row in rows)
+    assert with_dropout["losses"] == 0 < with_dropout["graphs"]
+    largest = relative(*[row["losses"] for row in rows])
+    words = f"Full-FT, HiFi and LoRA differ by up to a relative {largest} from the CPU's, recorded"
+    assert words in on_one_line("performance.md")
+
+
+def test_what_is_said_of_the_checks_on_a_gpu_was_measured():
+    measured = measured_on_a_gpu("-checks")
+    page = on_one_line("performance.md")
+    for part in ("kernels", "correctness", "deterministic"):
+        assert all(row["ok"] for row in measured[part])
+    methods = [row for row in measured["correctness"] if "losses" in row]
+    *missing, graphs = measured["not measured"]
+    assert graphs == "graphs" and missing == ["correctness: top-k", "correctness: waveft"]
+    count = len(methods)
+    assert f"{count} of {count + len(missing)} implementations and adapter types have" in page
+    assert all(row["resumed"] == 0 for row in methods)
+    assert (
+        f"without dropout, up to a relative {relative(*[row['losses'] for row in methods])}" in page
+    )
+    bf16 = max(row["bf16 losses"] for row in methods)
+    assert f"In bf16 the losses are up to {100 * bf16:.1f} % off" in page
+    large_model, *kernels = measured["kernels"]
+    losses = relative(*[row["losses"] for row in kernels if "losses" in row])
+    logits = relative(large_model["logits"])
+    assert f"up to a relative {losses} off the CPU's, and the logits of a random encoder" in page
+    assert f"shape up to {logits} of the largest" in page
+    assert all(row["again"] and row["resumed"] for row in measured["deterministic"])
+
+
+# Names of the page for what the tests of recorded steps have as parameters.
+KINDS_OF_TASK = {
+    "copa": "COPA",
+    "swag": "SWAG",
+    "squad": "SQuAD",
+    "conll2003": "CoNLL-2003",
+    "wic": "WiC",
+    "stsb": "STS-B",
+}
+FAMILIES = {
+    "deberta-v2": "DeBERTa",
+    "mpnet": "MPNet",
+    "electra": "ELECTRA",
+    "distilbert": "DistilBERT",
+    "modernbert": "ModernBERT",
+    "qwen3": "Qwen3",
+}
+
+
+def test_the_recorded_steps_that_passed_on_a_gpu_are_listed():
+    measured = measured_on_a_gpu("-checks")
+    page = on_one_line("performance.md")
+    passed, failed = {}, []
+    for row in measured["recorded"]:
+        test, _, parameter = row["checked"].removesuffix("]").partition("[")
+        if row["ok"]:
+            passed.setdefault(test, []).append(parameter)
+        else:
+            failed.append(parameter)
+    count = len(measured["recorded"])
+    assert f"{count - len(failed)} of {count} tests of `tests/training/" in page
+    recorded = len(passed["test_every_method"])
+    others = len(passed["test_a_stage_that_cannot_be_recorded_computes"])
+    assert f"all {recorded} that can be recorded; the other {others} train" in page
+    _, _, table = PAGES["performance.md"].partition("| passed | |\n")
+    _, kinds, families, settings = table.splitlines()[1:5]
+    assert re.findall(r"[\w-]+(?=[,)])", kinds) == [
+        KINDS_OF_TASK[task] for task in passed["test_every_kind_of_task"]
+    ]
+    names = [FAMILIES[family] for family in passed["test_every_family"]]
+    assert families == f"| families | {', '.join(names)} |"
+    listed = {name.partition("=")[0] for name in re.findall(r"`(.*?)`", settings)}
+    words = " ".join(passed["test_every_setting_of_the_loss"]).split()
+    assert listed == {word.partition("=")[0].partition(".")[0] for word in words}
+    assert sorted(failed) == ["deberta-v2", "mpnet", "squad"]
+    assert "**Two families failed**: DeBERTa and MPNet" in page
+    refused = measured["measured"]["libraries"]["tokenizers"]
+    assert f"(SQuAD) did not run: the machine had tokenizers {refused}" in page
+
+
+def test_the_bounds_of_recorded_steps_on_a_gpu_are_those_of_their_tests():
+    source = (ROOT / "tests" / "training" / "test_recorded_on_a_gpu.py").read_text()
+    fp32, bf16 = map(float, re.findall(r"^TOLERANCE\w* = (\S+)", source, re.MULTILINE))
+    words = (
+        f"by {fp32:g} and {100 * fp32:g} % in fp32, and by {bf16:g} and {100 * bf16:g} % in TF32"
+    )
+    assert words in on_one_line("performance.md")
 
 
 def test_what_is_not_recorded_is_listed_with_the_words_of_the_log():
