@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
 from peft.tuners.tuners_utils import BaseTunerLayer
-from torch import nn
 
 from hifi_cli.config.registry import did_you_mean
-from hifi_cli.errors import UsageError, logger
+from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method
 from hifi_cli.methods.common import freeze_except
 from hifi_cli.models.encoder import Encoder
@@ -55,9 +54,6 @@ REFUSED = {"adaption_prompt", "lily", "poly", "shadow", "trainable_tokens"}
 # These types draw their initial values where the adapted weight is. On a GPU that was by its
 # generator, which no seed has set yet: each run began with other values.
 DRAWS_WHERE_THE_WEIGHT_IS = ("c3a",)
-# Two runs with these types had other numbers on a GPU (an H200, losses up to 2 % off). Their
-# initial values were drawn there; whether that was all, no GPU has shown.
-NOT_REPRODUCIBLE_ON_A_GPU = ("c3a",)
 
 
 class Peft(Method):
@@ -155,16 +151,6 @@ class Peft(Method):
             if parameter.requires_grad and ".ranknum." not in name
         ]
         freeze_except(encoder, [*head, *added])
-
-    def on_stage_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
-        super().on_stage_start(model, gradients)
-        adapter, _ = self.adapter()
-        is_on_a_gpu = any(value.device.type == "cuda" for value in model.parameters())
-        if adapter.lower() in NOT_REPRODUCIBLE_ON_A_GPU and is_on_a_gpu:
-            logger.warning(
-                f"warning: adapters of type {adapter} do not give the same numbers again on a GPU;"
-                " train on the CPU (device=cpu) what is to be reproduced"
-            )
 
     @torch.no_grad()
     def merge(self, encoder: Encoder) -> None:

@@ -1,7 +1,6 @@
 """Every adapter type of peft: what it trains, what stays frozen, its delta, its merge; and HiFi's adapters of chosen heads."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -312,22 +311,6 @@ def test_weight_decay_does_not_pull_scales_from_1_to_0(make, workspace, method, 
     }
     assert {value for name, value in decay.items() if scale in name} == {0.0}
     assert decay["classifier.weight"] == 0.1
-
-
-@pytest.mark.parametrize(("method", "warns"), [("c3a", True), ("oft", False)])
-def test_c3a_on_a_gpu_warns_that_its_numbers_do_not_come_again(
-    make, workspace, caplog, method, warns
-):
-    prepared, _ = prepare(make, workspace, method)
-    on_a_gpu = SimpleNamespace(device=torch.device("cuda"))
-    for device in ("cpu", "cuda"):
-        caplog.clear()
-        model = prepared.encoder.model
-        if device == "cuda":
-            model = SimpleNamespace(parameters=lambda: [on_a_gpu])
-        prepared.method.on_stage_start(model, iter(()))
-        warned = any("do not give the same numbers again" in line for line in caplog.messages)
-        assert warned == (warns and device == "cuda")
 
 
 class DrawsOn(TorchDispatchMode):

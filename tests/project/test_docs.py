@@ -379,6 +379,16 @@ def test_what_is_said_of_the_checks_on_a_gpu_was_measured():
     assert all(row["again"] and row["resumed"] for row in measured["deterministic"])
 
 
+def test_what_is_said_of_c3a_on_a_gpu_was_measured():
+    measured = measured_on_a_gpu("-checks")
+    rows = {row["checked"]: row for row in measured["correctness"]}
+    assert rows["c3a, initial values of the CPU"]["ok"]
+    assert rows["c3a"]["ok"] and rows["c3a"]["resumed"] == 0
+    page = on_one_line("methods.md")
+    assert f"its losses are up to a relative {relative(rows['c3a']['losses'])} off" in page
+    assert f"commit {measured['measured']['git']['commit'][:8]}" in page
+
+
 # Names of the page for what the tests of recorded steps have as parameters.
 KINDS_OF_TASK = {
     "copa": "COPA",
