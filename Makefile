@@ -91,23 +91,25 @@ laptop-tables: $(READY)
 	done
 	env -u HIFI_DATA_DIR $(BIN)/hifi report --results-dir $(LAPTOP)
 
-# Tables and claims of the study's runs so far, those whose comparisons are complete (docs/study-design.md). The claims
-# about figures rest on the runs of a CPU.
+# Tables and claims of the study's runs so far (docs/study-design.md). The claims about figures rest on the runs of a CPU.
 STUDY := results/study
 STUDY_CPU := results/study-cpu
-STUDY_CLAIMS := hifi/above-full-ft hifi/above-random ehft/cb
+STUDY_CLAIMS := hifi/above-full-ft hifi/above-random hifi/above-ablations hifi/above-peft hifi/midtop-close \
+	rankings/above-rocoft \
+	ehft/above-full-ft ehft/above-lp-ft ehft/lp-ft-no-gain ehft/probing-is-poor ehft/cb \
+	ehft/better-or-equal-everywhere ehft/easy-tasks-no-gain
 STUDY_FIGURE_CLAIMS := prefix-moves-features-less bitfit-moves-features-less moves-features-less \
 	stages-are-near stages-are-near-bitfit \
 	head-clusters-train head-clusters-dev probing-head-inaccurate-train probing-head-inaccurate-dev \
 	ends-nearer starts-faster large-gradients converges-faster
 study-tables: $(READY)
-	$(BIN)/hifi table study --methods full-ft,hifi-layerwise,hifi-random --results-dir $(STUDY) \
-		--format md --out $(STUDY)/tables/study.md
-	$(BIN)/hifi table study-ehft --tasks cb --results-dir $(STUDY) --format md --out $(STUDY)/tables/study-ehft.md
+	for table in study study-ehft; do \
+		$(BIN)/hifi table $$table --results-dir $(STUDY) --format md --out $(STUDY)/tables/$$table.md || exit 1; \
+	done
 	for claim in $(STUDY_CLAIMS); do \
-		case $$claim in hifi/*) protocol=study;; *) protocol=study-ehft;; esac; \
+		case $$claim in ehft/*) protocol=study-ehft;; *) protocol=study;; esac; \
 		$(BIN)/hifi claims $$claim --protocol $$protocol --results-dir $(STUDY) --format md \
-			--out $(STUDY)/tables/claim-$${claim##*/}.md || exit 1; \
+			--out $(STUDY)/tables/claim-$$(echo $$claim | tr / -).md || exit 1; \
 	done
 	for claim in $(STUDY_FIGURE_CLAIMS); do \
 		$(BIN)/hifi claims ehft/$$claim --protocol study-ehft --results-dir $(STUDY_CPU) --format md \
