@@ -324,7 +324,7 @@ class RunResult(StoredFile):
     n_examples: dict[str, int]
     """Rows of the splits `train`, `selection` and `reported`."""
     truncated: dict[str, int] | None = None
-    """Those with a text that was cut to `max_length`; None: not counted."""
+    """Those with a text that was truncated to `max_length`; None: not counted."""
     fewshot: dict[str, Any] | None
     """The ids of the rows (`train`, `dev`), and the SHA-256 of ids, texts and labels."""
     heads: list[list[int]] | None

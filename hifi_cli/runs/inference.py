@@ -23,7 +23,7 @@ from hifi_cli.tasks.source_rows import SourceRow
 from hifi_cli.tasks.task_spec import Source, Split, TaskData, TaskSpec
 from hifi_cli.text import counted_noun
 from hifi_cli.training.loop import measure_reported
-from hifi_cli.training.runner import without_finite_logits
+from hifi_cli.training.runner import count_rows_without_finite_logits
 
 # Scores are from 0 to 1, and one row of any task has more weight than this.
 _SCORE_TOLERANCE = 1e-6
@@ -150,7 +150,7 @@ def _predict(
         RunFailed: a logit is not finite. Each class would be a prediction of nothing.
     """
     logits = prepared.predict(examples)
-    count = without_finite_logits(logits)
+    count = count_rows_without_finite_logits(logits)
     if count:
         texts = counted_noun(count, "text")
         raise RunFailed(f"the logits of {texts} are not finite: the model predicts nothing there")

@@ -31,7 +31,7 @@ from hifi_cli.records.signs import losses_of
 from hifi_cli.runs.inputs import RunInputs
 from hifi_cli.runs.prepare import PreparedRun
 from hifi_cli.runs.provenance import describe_provenance
-from hifi_cli.tasks.encode import rows_of, truncated_rows
+from hifi_cli.tasks.encode import count_truncated_rows, rows_of
 from hifi_cli.tasks.examples import EncodedExample, Predictions, Values
 from hifi_cli.tasks.task_spec import TaskSpec, task_digest
 from hifi_cli.text import format_number
@@ -264,7 +264,7 @@ def result_of(
         report=config.report,
         primary_metric=prepared.task.primary,
         n_examples=splits.count(lambda examples: len(rows_of(examples))),
-        truncated=splits.count(truncated_rows),
+        truncated=splits.count(count_truncated_rows),
         shots=config.shots,
         fewshot=splits.fewshot,
         draws=draws_of(config, device_types, selects_heads=heads is not None),

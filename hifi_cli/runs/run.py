@@ -35,7 +35,7 @@ from hifi_cli.runs.result import (
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.stopping import deferred_signals, exception_of
-from hifi_cli.tasks.encode import rows_of, truncated_rows
+from hifi_cli.tasks.encode import count_truncated_rows, rows_of
 from hifi_cli.tasks.task_spec import rows_with_texts_of
 from hifi_cli.training import processes
 from hifi_cli.training.checkpoint import Checkpoint
@@ -209,7 +209,7 @@ def _say_what_to_expect(config: RunConfig, splits: Splits, device: torch.device)
 
 def _say_how_many_are_truncated(config: RunConfig, splits: Splits) -> None:
     """Say how many train texts are truncated to `max_length`, if any are."""
-    cut = truncated_rows(splits.train)
+    cut = count_truncated_rows(splits.train)
     if cut:
         logger.info(
             f"{config.run_label}: {cut:,} of {len(rows_of(splits.train)):,} train texts are"

@@ -43,7 +43,7 @@ def tokenize(
 
     Raises:
         UsageError: a target word is truncated.
-        MissingError: this version of the library tokenizers cuts long texts wrongly.
+        MissingError: this version of the library tokenizers truncates long texts wrongly.
     """
     encoding = spec.rules.encoding
     if encoding == "windows":
@@ -79,7 +79,7 @@ class _EncodedSequences:
 
     Attributes:
         encoded: what the tokenizer returned.
-        is_truncated: whether a text of each sequence was cut, [sequences].
+        is_truncated: whether a text of each sequence was truncated, [sequences].
         swaps_texts: whether the second text of a pair stands before the first.
     """
 
@@ -114,6 +114,9 @@ def _tokenize_sequences(
         tokenizer: of the encoder.
         sequences: all with the same number of texts.
         config: of the run.
+
+    Raises:
+        MissingError: this version of the library tokenizers truncates long texts wrongly.
     """
     # One list of all first texts, and for pairs one of all second texts.
     columns = [list(column) for column in zip(*sequences, strict=True)]
@@ -123,33 +126,52 @@ def _tokenize_sequences(
     truncation = "only_first"
     if len(columns) == 2:
         truncation = config.truncation
-    was_cut = [False] * len(sequences)
+    truncated_before = [False] * len(sequences)
     if len(columns) == 2 and truncation != "longest_first":
-        # The tokenizer truncates one text of the pair. The other one, cut here, must leave room for
-        # a token of it.
+        # The tokenizer truncates one text of the pair. The other one, truncated before, must leave
+        # room for a token of it.
         other = 0
         if truncation == "only_first":
             other = 1
         room = config.max_length - tokenizer.num_special_tokens_to_add(pair=True) - 1
-        columns[other], was_cut = _truncate(tokenizer, columns[other], room)
+        columns[other], truncated_before = _truncate(tokenizer, columns[other], room)
     encoded = tokenizer(*columns, truncation=truncation, max_length=config.max_length)
-    is_truncated = _are_longer(tokenizer, columns, encoded["input_ids"], config.max_length)
-    for index in range(len(sequences)):
-        # Wrong versions give each text of a long pair half of the tokens, whichever is longer.
-        if is_truncated[index] and truncation == "longest_first" and _is_halved(encoded, index):
-            _refuse_wrong_truncation()
-        is_truncated[index] |= was_cut[index]
+    truncated_by_tokenizer = _are_truncated(
+        tokenizer, columns, encoded["input_ids"], config.max_length
+    )
+    if truncation == "longest_first":
+        _refuse_halved_pairs(encoded, truncated_by_tokenizer)
+    is_truncated = []
+    for before, by_tokenizer in zip(truncated_before, truncated_by_tokenizer, strict=True):
+        is_truncated.append(before or by_tokenizer)
     return _EncodedSequences(encoded, is_truncated, config.swap_texts)
 
 
-def _is_halved(encoded: Any, index: int) -> bool:
+def _refuse_halved_pairs(encoded: Any, is_truncated: Sequence[bool]) -> None:
+    """Refuse pairs that a wrong version of the library tokenizers has truncated.
+
+    Such a version gives each text of a long pair half of the tokens, whichever is longer.
+
+    Args:
+        encoded: what the tokenizer returned for pairs whose longest text is to be truncated.
+        is_truncated: whether it truncated each of them.
+
+    Raises:
+        MissingError: there is such a pair, and this version is a wrong one.
+    """
+    for index, pair_is_truncated in enumerate(is_truncated):
+        if pair_is_truncated and _has_halves(encoded, index):
+            _refuse_wrong_truncation()
+
+
+def _has_halves(encoded: Any, index: int) -> bool:
     """Return whether the texts of a pair have equally many tokens, or one of them one more."""
     text_of_token = encoded.sequence_ids(index)
     return abs(text_of_token.count(0) - text_of_token.count(1)) <= 1
 
 
 def _refuse_wrong_truncation() -> None:
-    """Refuse versions of the library tokenizers that cut long texts wrongly.
+    """Refuse versions of the library tokenizers that truncate long texts wrongly.
 
     Raises:
         MissingError: it is one of them.
@@ -161,29 +183,29 @@ def _refuse_wrong_truncation() -> None:
         )
 
 
-def _are_longer(
-    tokenizer: Any, columns: list[list[str]], truncated: Sequence[Sized], max_length: int
+def _are_truncated(
+    tokenizer: Any, columns: list[list[str]], encoded: Sequence[Sized], max_length: int
 ) -> list[bool]:
-    """Say of each sequence whether it has more than `max_length` tokens.
+    """Return of each sequence whether the tokenizer has truncated it to `max_length` tokens.
 
     The tokenizer's own list of what it left out is not complete in every version
     (huggingface/tokenizers#2091).
 
     Args:
         tokenizer: of the encoder.
-        columns: the first texts, and the second texts of pairs.
-        truncated: the tokens of each sequence, at most `max_length`.
+        columns: the first texts, and the second texts of pairs, as the tokenizer was given them.
+        encoded: the tokens of each sequence that it returned, at most `max_length`.
         max_length: in tokens.
     """
-    is_longer = [False] * len(truncated)
+    is_truncated = [False] * len(encoded)
     # Shorter sequences have all their tokens.
-    full = [index for index, tokens in enumerate(truncated) if len(tokens) == max_length]
+    full = [index for index, tokens in enumerate(encoded) if len(tokens) == max_length]
     if full:
         texts = [[column[index] for index in full] for column in columns]
         whole = tokenizer(*texts, verbose=False)["input_ids"]
         for index, tokens in zip(full, whole, strict=True):
-            is_longer[index] = len(tokens) > max_length
-    return is_longer
+            is_truncated[index] = len(tokens) > max_length
+    return is_truncated
 
 
 def _model_inputs(encoded: Any, index: int) -> dict[str, NDArray[np.int32]]:
@@ -223,16 +245,17 @@ def _tokens_of_target_words(sequences: _EncodedSequences, index: int, row: Row) 
 
 
 def _warn_of_unread_words(examples: Sequence[EncodedExample], max_length: int) -> None:
-    """Say how many words have no token, because of `max_length` or because of the tokenizer."""
+    """Warn of words that have no token, because of `max_length` or because of the tokenizer."""
     words = 0
-    cut = 0
+    truncated = 0
     dropped: list[str] = []
     for example in examples:
         tokens = example.word_tokens
         words += len(tokens)
         places_read = [place for place, token in enumerate(tokens) if token != UNREAD]
-        # The words behind the last one with a token are cut where the text is. All others without a
-        # token are dropped by the tokenizer: spaces, and characters that it does not know as any.
+        # The words behind the last one with a token are truncated where the text is. All others
+        # without a token are dropped by the tokenizer: spaces, and characters that it does not know
+        # as any.
         last_place = len(tokens)
         if places_read and example.is_truncated:
             last_place = places_read[-1]
@@ -240,13 +263,13 @@ def _warn_of_unread_words(examples: Sequence[EncodedExample], max_length: int) -
             if token != UNREAD:
                 continue
             if place > last_place:
-                cut += 1
+                truncated += 1
             else:
                 dropped.append(example.row.words[place])
     consequence = "they are not trained on and count as tagged O"
-    if cut:
+    if truncated:
         logger.warning(
-            f"note: max_length={max_length} leaves {cut:,} of {words:,} words without a token:"
+            f"note: max_length={max_length} leaves {truncated:,} of {words:,} words without a token:"
             f" {consequence}"
         )
     if dropped:
@@ -267,7 +290,7 @@ def _tokenize_windows(
     """Tokenize questions and contexts: overlapping windows over each context, after the question.
 
     Raises:
-        MissingError: this version of the library tokenizers cuts long texts wrongly.
+        MissingError: this version of the library tokenizers truncates long texts wrongly.
     """
     _refuse_wrong_truncation()
     question_length = max(1, int(config.max_length * MAX_QUESTION_FRACTION))
@@ -275,7 +298,7 @@ def _tokenize_windows(
     # The tokens of a context that every window has room for.
     room = config.max_length - special_tokens - question_length
     whole_questions = [row.sequences[0][0].strip() for row in rows]
-    questions, was_cut = _truncate(tokenizer, whole_questions, question_length)
+    questions, is_truncated = _truncate(tokenizer, whole_questions, question_length)
     encoded = tokenizer(
         questions,
         [row.sequences[0][1] for row in rows],
@@ -299,7 +322,7 @@ def _tokenize_windows(
                 (_model_inputs(encoded, window),),
                 offsets=offsets,
                 answer=answer,
-                is_truncated=was_cut[row_index],
+                is_truncated=is_truncated[row_index],
             )
         )
     return examples
@@ -320,7 +343,7 @@ def _offsets_in_context(encoded: Any, window: int) -> tuple[Span, ...]:
 
 
 def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[str], list[bool]]:
-    """Cut each text after `max_tokens` tokens.
+    """Truncate each text to `max_tokens` tokens.
 
     Args:
         tokenizer: of the encoder.
@@ -328,11 +351,11 @@ def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[s
         max_tokens: of each text, 0 or more.
 
     Returns:
-        The texts, and which of them were longer.
+        The texts, and which of them were truncated.
     """
     encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    shortened = []
-    was_cut = []
+    truncated = []
+    is_truncated = []
     for text, offsets in zip(texts, encoded["offset_mapping"], strict=True):
         kept = offsets[:max_tokens]
         left_out = offsets[max_tokens:]
@@ -345,9 +368,9 @@ def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[s
         if left_out:
             start_of_left_out, _ = left_out[0]
             ends.append(start_of_left_out)
-        shortened.append(text[: min(ends, default=0)])
-        was_cut.append(bool(left_out))
-    return shortened, was_cut
+        truncated.append(text[: min(ends, default=0)])
+        is_truncated.append(bool(left_out))
+    return truncated, is_truncated
 
 
 def _answer_tokens(row: Row, offsets: Sequence[Span]) -> Span:
@@ -387,8 +410,8 @@ def rows_of(examples: Iterable[EncodedExample]) -> list[Row]:
     return list(by_id.values())
 
 
-def truncated_rows(examples: Iterable[EncodedExample]) -> int:
-    """Return how many rows have a text that was cut."""
+def count_truncated_rows(examples: Iterable[EncodedExample]) -> int:
+    """Return how many rows have a truncated text."""
     return len({example.row.id for example in examples if example.is_truncated})
 
 

@@ -75,8 +75,8 @@ class EncodedExample:
             OUTSIDE.
         answer: for span tasks, the first and last token of the answer; (0, 0), the first token, if
             the answer is not completely in this window.
-        is_truncated: whether a text was cut, because the row is longer than `max_length`; a context
-            in several windows is not.
+        is_truncated: whether a text was truncated because the row is longer than `max_length`; a
+            context in several windows is not.
     """
 
     row: Row

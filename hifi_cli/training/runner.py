@@ -281,14 +281,14 @@ class ModelRunner:
             Diverged: a logit is not finite.
         """
         logits = self.predict(examples)
-        if without_finite_logits(logits):
+        if count_rows_without_finite_logits(logits):
             raise Diverged("the logits are not finite")
         predictions = self.task.rules.predictions(examples, logits)
         of_split = self.task.on_split(split)
         return scores.compute(of_split, rows_of(examples), predictions), logits
 
 
-def without_finite_logits(logits: Values) -> int:
+def count_rows_without_finite_logits(logits: Values) -> int:
     """Count the examples with a logit that is NaN or infinite, of which no prediction follows.
 
     Minus infinity does not count: `ModelRunner.predict` pads with it, so that no padding is the

@@ -12,7 +12,7 @@ from torch.nn import functional
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import scores, task_spec
-from hifi_cli.tasks.encode import collate, rows_of, single_sequences, tokenize, truncated_rows
+from hifi_cli.tasks.encode import collate, count_truncated_rows, rows_of, single_sequences, tokenize
 from hifi_cli.tasks.examples import OUTSIDE, EncodedExample, Output, Row
 from hifi_cli.training.losses import task_loss
 
@@ -85,7 +85,7 @@ def test_rows_whose_texts_are_cut_are_counted(tokenizer, how, cut, monkeypatch):
     rows = [Row(str(index), (pair,), 0) for index, pair in enumerate(pairs)]
     examples = tokenize(tokenizer, task_spec.load("rte"), rows, configured(10, truncation=how))
     assert [example.row.id for example in examples if example.is_truncated] == cut
-    assert truncated_rows(examples) == 3
+    assert count_truncated_rows(examples) == 3
     assert max(len(example) for example in examples) == 10
 
 
