@@ -10,7 +10,7 @@ from rich.console import Console
 from hifi_cli.cli import options
 from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import DEFAULT, RunConfig
-from hifi_cli.config.specs import Origin, Source
+from hifi_cli.config.specs import Origin, SourceKind
 from hifi_cli.methods.find import values_of
 from hifi_cli.runs.plan import Line, Planner
 from hifi_cli.runs.workspace import Workspace
@@ -18,7 +18,7 @@ from hifi_cli.runs.workspace import Workspace
 # The column of the sources; a longer value moves its source to the right.
 _SOURCE_COLUMN = 44
 # The words of this page for the origins of the YAMLs.
-_ORIGIN_NAMES: dict[Source, str] = {"text": "paper", "code": "code", "ours": "ours"}
+_ORIGIN_NAMES: dict[SourceKind, str] = {"text": "paper", "code": "code", "ours": "ours"}
 
 
 def print_plans(configs: Sequence[RunConfig], workspace: Workspace, form: str) -> bool:
@@ -51,7 +51,7 @@ def _document(config: RunConfig, plan: Sequence[Line]) -> dict[str, Any]:
             origins[key] = {**origin.model_dump(), "source": _ORIGIN_NAMES[origin.source]}
     return {
         "config": values,
-        "sources": {key: config.source_of(key) for key in flatten(values)},
+        "sources": {key: config.layer_of(key) for key in flatten(values)},
         "origins": origins,
         "plan": [{"about": name, "text": text} for name, text in plan],
     }
@@ -107,8 +107,8 @@ def _print_whole(values: Mapping[str, Any], config: RunConfig, *, with_defaults:
     others = {}
     for key, value in values.items():
         inner = {key: value}
-        sources = {config.source_of(name) for name in flatten(inner)}
-        if sources <= {DEFAULT}:
+        layers = {config.layer_of(name) for name in flatten(inner)}
+        if layers <= {DEFAULT}:
             of_default[key] = value
         else:
             others[key] = value
@@ -147,14 +147,14 @@ def _print_yaml(values: Mapping[str, Any], config: RunConfig, section: str = "")
 
 def _came_about(key: str, config: RunConfig) -> str:
     """Say what set a key, and where its value comes from if a YAML says it."""
-    source = config.source_of(key)
+    layer = config.layer_of(key)
     origin = config.origin_of(key)
     if origin is None:
-        return source
+        return layer
     name = _ORIGIN_NAMES[origin.source]
     if not origin.where:
-        return f"{source}; {name}"
-    return f"{source}; {name}: {origin.where}"
+        return f"{layer}; {name}"
+    return f"{layer}; {name}: {origin.where}"
 
 
 def _reasons(config: RunConfig, keys: Iterable[str]) -> list[Line]:

@@ -179,21 +179,21 @@ def names_elsewhere(model: type[BaseModel]) -> dict[str, str]:
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def parse(model: type[Model], values: Mapping[str, Any], origin: str) -> Model:
+def parse(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
     """Validate `values` as `model`.
 
     Args:
         model: the class.
         values: nested as in YAML.
-        origin: where the values are from, as errors name it.
+        where: the file or the like that the values are in, as errors name it.
 
     Raises:
-        UsageError: names `origin` and the key, and suggests the nearest known one.
+        UsageError: names `where` and the key, and suggests the nearest known one.
     """
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise UsageError(f"{origin}: {describe_error(error, model)}") from None
+        raise UsageError(f"{where}: {describe_error(error, model)}") from None
 
 
 def describe_error(error: ValidationError, model: type[BaseModel]) -> str:

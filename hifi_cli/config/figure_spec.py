@@ -95,11 +95,11 @@ def load(
     return usual.model_copy(update=update)
 
 
-def _under_protocol(spec: FigureSpec, protocol: str | None, origin: str) -> FigureSpec:
+def _under_protocol(spec: FigureSpec, protocol: str | None, where: str) -> FigureSpec:
     """Return a figure with what its YAML changes under a protocol; None: its own protocol.
 
     Raises:
-        UsageError: such a change is wrong; names `origin`.
+        UsageError: such a change is wrong; names `where`.
     """
     if not protocol:
         return spec
@@ -107,4 +107,4 @@ def _under_protocol(spec: FigureSpec, protocol: str | None, origin: str) -> Figu
     for section in ("config", "settings"):
         changes[section] = {**getattr(spec, section), **changes.get(section, {})}
     values = spec.model_dump() | {"protocol": protocol} | changes
-    return parse(FigureSpec, values, origin)
+    return parse(FigureSpec, values, where)

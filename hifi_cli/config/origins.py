@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from hifi_cli.config.base import flatten
-from hifi_cli.config.specs import MethodSpec, Origin, ProtocolSpec, Source
+from hifi_cli.config.specs import MethodSpec, Origin, ProtocolSpec, SourceKind
 
 # The parts of a protocol with keys for single names.
 _BLOCKS = ("tasks", "methods", "backbones")
@@ -36,7 +36,7 @@ def notes_of_protocol(spec: ProtocolSpec, inherited: Notes) -> Notes:
         spec: the content of the YAML.
         inherited: what its bases say of their keys; an origin without a reason has the reason there.
     """
-    source: Source = "text"
+    source: SourceKind = "text"
     if spec.follows == "code":
         source = "code"
     notes = _stated(spec.stated, source)
@@ -51,7 +51,7 @@ def notes_of_protocol(spec: ProtocolSpec, inherited: Notes) -> Notes:
     return notes
 
 
-def _stated(places: Mapping[str, Sequence[str]], source: Source) -> dict[str, Origin]:
+def _stated(places: Mapping[str, Sequence[str]], source: SourceKind) -> dict[str, Origin]:
     """Return the origin of each key that a place of a source states."""
     notes = {}
     for place, keys in places.items():
@@ -131,7 +131,7 @@ class OriginFinder:
                 found = self._said_by_protocols(block, key, index)
             if found is None:
                 found = self._said_by_protocols("", key, index)
-            origins[key] = found or self._source_of_protocol(index)
+            origins[key] = found or self._origin_of_protocol(index)
         return origins
 
     def of_method(self, index: int, keys: Mapping[str, Any], *, for_task: bool) -> Origins:
@@ -209,7 +209,7 @@ class OriginFinder:
                 return origin
         return None
 
-    def _source_of_protocol(self, index: int) -> Origin | None:
+    def _origin_of_protocol(self, index: int) -> Origin | None:
         """Return where the values of a protocol come from of which no YAML says more."""
         spec = self.protocols[index]
         if spec.follows == "ours" or not spec.source:

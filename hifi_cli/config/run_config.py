@@ -36,7 +36,7 @@ from hifi_cli.run_paths import relative_run_path, run_path_of
 
 # The keys whose values name something registered, or a file of the user's own by its name alone.
 KEYS_OF_NAMES = ("task", "method", "protocol", "backbone.name", "heads.rank", "stage1.method")
-# The source of a value that no YAML and no user sets.
+# The layer of a value that no YAML and no user sets.
 DEFAULT = "default"
 
 # Rankings by one value per head that is measured on the model (`hifi_cli.heads.measures`). The
@@ -397,33 +397,31 @@ class RunConfig(TrainingConfig):
     stage1: Annotated[TrainingConfig | None, SETTING] = None
     """The first stage of a two-stage method. Keys not set here are taken from its method under the same protocol."""
 
-    # See `with_sources`.
-    _sources: dict[str, str] = PrivateAttr({})
+    # See `with_layers`.
+    _layers: dict[str, str] = PrivateAttr({})
     _origins: dict[str, Origin | None] = PrivateAttr({})
 
-    def with_sources(
-        self, sources: Mapping[str, str], origins: Mapping[str, Origin | None]
-    ) -> Self:
+    def with_layers(self, layers: Mapping[str, str], origins: Mapping[str, Origin | None]) -> Self:
         """Return the same configuration, which knows what set each key.
 
-        Sources stand beside the configuration, not in it: two equal configurations may come about
+        The layers stand beside the configuration, not in it: two equal configurations may come about
         in two ways.
 
         Args:
-            sources: what set each dotted key.
+            layers: the name of the layer that set each dotted key.
             origins: what the YAMLs say of where its value comes from: also of a key that none of them
                 sets, or of its section.
         """
         config = self.model_copy()
-        config._sources = dict(sources)
+        config._layers = dict(layers)
         config._origins = dict(origins)
         return config
 
-    def source_of(self, key: str) -> str:
-        """Return what set a dotted key or its section: `protocol laptop`, `command line`, `default`, ..."""
-        while key not in self._sources and "." in key:
+    def layer_of(self, key: str) -> str:
+        """Return the layer that set a dotted key or its section: `protocol laptop`, `command line`, `default`, ..."""
+        while key not in self._layers and "." in key:
             key = key.rpartition(".")[0]
-        return self._sources.get(key, DEFAULT)
+        return self._layers.get(key, DEFAULT)
 
     def origin_of(self, key: str) -> Origin | None:
         """Return where the value of a dotted key comes from: a paper, its authors' code, or this project.

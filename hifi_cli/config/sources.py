@@ -35,22 +35,28 @@ class Layer(NamedTuple):
     """Some keys of the configuration, and what sets them.
 
     Attributes:
-        source: as `--dry-run` and errors name it: `protocol laptop`, `method lora (task rte)`,
-            `-c FILE`, `command line`.
+        name: what sets the keys, as `--dry-run` and errors name it: `protocol laptop`,
+            `method lora (task rte)`, `-c FILE`, `command line`.
         keys: nested as in YAML.
         origins: where the value of each dotted key comes from, if a YAML says it.
     """
 
-    source: str
+    name: str
     keys: Mapping[str, Any]
     origins: Mapping[str, Origin | None] = {}
 
 
-class Sourced(NamedTuple):
-    """A value of the configuration, the name of the layer that set it, and what this layer says of its origin."""
+class LayeredValue(NamedTuple):
+    """A value of the configuration, with what set it.
+
+    Attributes:
+        value: as the YAML or the command line has it.
+        layer: name of the layer that set it.
+        origin: where the value comes from, if a YAML says it.
+    """
 
     value: Any
-    source: str
+    layer: str
     origin: Origin | None = None
 
 
@@ -120,7 +126,7 @@ def _refuse_names(layers: Iterable[Layer]) -> None:
     for layer in layers:
         for name in _NAMES_OF_A_RUN:
             if name in layer.keys:
-                raise UsageError(f"{layer.source}: '{name}' is no setting: give it as --{name}")
+                raise UsageError(f"{layer.name}: '{name}' is no setting: give it as --{name}")
 
 
 def _resolve_whole(layers: Iterable[Layer]) -> RunConfig:
@@ -147,9 +153,9 @@ def _resolve_names(given: Mapping[str, str | None], changes: Iterable[Layer]) ->
     )
     # The name of the backbone stands here as a text; the layer of its YAML replaces it by a
     # section.
-    layers = [
-        Layer(name.source, {key: registry.name_of(name.value)}) for key, name in names.items()
-    ]
+    layers = []
+    for key, named in names.items():
+        layers.append(Layer(named.layer, {key: registry.name_of(named.value)}))
     layers += yamls.layers(names["method"].value)
     layers += changes
     merged = _with_files_of_names(_with_stage1(layers, yamls))
@@ -159,20 +165,20 @@ def _resolve_names(given: Mapping[str, str | None], changes: Iterable[Layer]) ->
 
 def _names(
     given: Mapping[str, str | None], protocols: Mapping[Path, ProtocolSpec]
-) -> dict[str, Sourced]:
+) -> dict[str, LayeredValue]:
     """Return task, method, backbone and protocol: given, or else named by the protocol or its base.
 
     Raises:
         UsageError: one is named nowhere.
     """
-    names = {"protocol": Sourced(DEFAULT_PROTOCOL, DEFAULT)}
+    names = {"protocol": LayeredValue(DEFAULT_PROTOCOL, DEFAULT)}
     for file, spec in protocols.items():
         usual = spec.model_dump(include={*given}, exclude_none=True)
         for key, name in usual.items():
-            names[key] = Sourced(name, f"protocol {file.stem}")
+            names[key] = LayeredValue(name, f"protocol {file.stem}")
     for key, given_name in given.items():
         if given_name:
-            names[key] = Sourced(given_name, COMMAND_LINE)
+            names[key] = LayeredValue(given_name, COMMAND_LINE)
     for key in given:
         if key not in names:
             named = names["protocol"].value
@@ -180,7 +186,7 @@ def _names(
     return names
 
 
-def _with_stage1(layers: Sequence[Layer], yamls: "_Yamls") -> dict[str, Sourced]:
+def _with_stage1(layers: Sequence[Layer], yamls: "_Yamls") -> dict[str, LayeredValue]:
     """Return the merged layers, which lie over the keys of the first stage's method if they name one.
 
     Raises:
@@ -189,13 +195,13 @@ def _with_stage1(layers: Sequence[Layer], yamls: "_Yamls") -> dict[str, Sourced]
     merged = _merge(layers)
     if not any(key.startswith("stage1.") for key in merged):
         return merged
-    named = _with_files_of_names(merged).get("stage1.method", Sourced(None, DEFAULT))
+    named = _with_files_of_names(merged).get("stage1.method", LayeredValue(None, DEFAULT))
     # The layers are merged twice: first to learn which method the first stage has, then over the
     # keys that this method has as a run of its own. So every layer wins over them.
     return _merge(layers, start=_stage1_keys(named, yamls))
 
 
-def _stage1_keys(named: Sourced, yamls: "_Yamls") -> dict[str, Sourced]:
+def _stage1_keys(named: LayeredValue, yamls: "_Yamls") -> dict[str, LayeredValue]:
     """Return the keys that the method of stage 1 has as a run of its own, as keys of a two-stage run.
 
     Raises:
@@ -212,8 +218,8 @@ def _stage1_keys(named: Sourced, yamls: "_Yamls") -> dict[str, Sourced]:
         try:
             registry.plain_name(method)
         except ValueError as error:
-            raise UsageError(f"{named.source}: stage1.method: {error}") from None
-    keys: dict[str, Sourced] = {}
+            raise UsageError(f"{named.layer}: stage1.method: {error}") from None
+    keys: dict[str, LayeredValue] = {}
     for key, value in _merge(yamls.layers(method)).items():
         section = key.partition(".")[0]
         if key.startswith("stage1."):
@@ -226,7 +232,7 @@ def _stage1_keys(named: Sourced, yamls: "_Yamls") -> dict[str, Sourced]:
     return keys
 
 
-def _with_files_of_names(merged: Mapping[str, Sourced]) -> dict[str, Sourced]:
+def _with_files_of_names(merged: Mapping[str, LayeredValue]) -> dict[str, LayeredValue]:
     """Return the values with names that carry the paths of their files, where the user named own ones.
 
     The user named what the command line says, and what the YAMLs say that it names. A file given
@@ -240,14 +246,14 @@ def _with_files_of_names(merged: Mapping[str, Sourced]) -> dict[str, Sourced]:
         named = merged.get(key)
         if named is None or not isinstance(named.value, str):
             continue
-        if not named.source.startswith(_FILE_LAYER):
+        if not named.layer.startswith(_FILE_LAYER):
             result[key] = named._replace(value=as_name(named.value))
     return result
 
 
 def repeats_run(config: RunConfig) -> bool:
     """Return whether a configuration is that of a run's config.yaml, which `-c` named."""
-    return config.source_of("task").startswith(_FILE_LAYER)
+    return config.layer_of("task").startswith(_FILE_LAYER)
 
 
 # --- the layers
@@ -321,7 +327,7 @@ class _Yamls:
             finder: finds where the values come from.
             section: `methods`, `backbones` or `tasks`.
             name: what is looked for there.
-            words: what sources call it.
+            words: what the names of the layers call it.
         """
         for index, (file, protocol) in enumerate(self.protocols.items()):
             block = getattr(protocol, section).get(name, {})
@@ -339,13 +345,13 @@ class _Yamls:
             for number, case in enumerate(protocol.cases, start=1):
                 if case.is_for(finder.task, finder.backbone, method_names):
                     origins = finder.of_protocol(index, "", case.config, case.origin)
-                    source = f"protocol {file.stem} (case {number})"
-                    yield Layer(source, case.config, origins)
+                    name = f"protocol {file.stem} (case {number})"
+                    yield Layer(name, case.config, origins)
 
 
 def _merge(
-    layers: Iterable[Layer], start: Mapping[str, Sourced] | None = None
-) -> dict[str, Sourced]:
+    layers: Iterable[Layer], start: Mapping[str, LayeredValue] | None = None
+) -> dict[str, LayeredValue]:
     """Return the values of all layers by dotted key: later layers over earlier ones, all over `start`.
 
     A value replaces a section, and the other way round; an empty section changes nothing.
@@ -363,7 +369,7 @@ def _merge(
             around = [other for other in result if key.startswith(f"{other}.")]
             for other in within + around:
                 del result[other]
-            result[key] = Sourced(value, layer.source, layer.origins.get(key))
+            result[key] = LayeredValue(value, layer.name, layer.origins.get(key))
     return result
 
 
@@ -371,7 +377,7 @@ def _merge(
 
 
 def _validated(
-    merged: Mapping[str, Sourced], origins_of_defaults: Mapping[str, Origin] | None = None
+    merged: Mapping[str, LayeredValue], origins_of_defaults: Mapping[str, Origin] | None = None
 ) -> RunConfig:
     """Return the configuration with these values, which knows what set each of them.
 
@@ -383,35 +389,35 @@ def _validated(
         UsageError: a key or value is wrong; the message begins with what set it.
     """
     # The lists in the values are those of the YAMLs, which other runs share.
-    values = {key: copy.deepcopy(sourced.value) for key, sourced in merged.items()}
-    sources = {key: sourced.source for key, sourced in merged.items()}
+    values = {key: copy.deepcopy(layered.value) for key, layered in merged.items()}
+    layers = {key: layered.layer for key, layered in merged.items()}
     try:
         config = RunConfig.model_validate(nested(values))
     except ValidationError as error:
         key = ".".join(map(str, first_problem(error)["loc"]))
-        origin = _source_of_problem(key, sources)
-        raise UsageError(f"{origin}: {describe_error(error, RunConfig)}") from None
-    origins_of_values = {key: sourced.origin for key, sourced in merged.items()}
-    return config.with_sources(sources, {**(origins_of_defaults or {}), **origins_of_values})
+        layer = _layer_of_problem(key, layers)
+        raise UsageError(f"{layer}: {describe_error(error, RunConfig)}") from None
+    origins_of_values = {key: layered.origin for key, layered in merged.items()}
+    return config.with_layers(layers, {**(origins_of_defaults or {}), **origins_of_values})
 
 
-def _source_of_problem(wrong: str, sources: dict[str, str]) -> str:
+def _layer_of_problem(wrong: str, layers: dict[str, str]) -> str:
     """Return the layer that set a wrong key.
 
     If pydantic names a section, it is the layer of the section's last key. If it names a part of a
     value, such as an item of a list, it is the layer of the value.
     """
     # Reversed, because the last layer that set something there is the one to blame.
-    for key, source in reversed(sources.items()):
+    for key, layer in reversed(layers.items()):
         is_part = f"{wrong}.".startswith(f"{key}.")
         is_section = f"{key}.".startswith(f"{wrong}.")
         if is_part or is_section:
-            return source
+            return layer
     return COMMAND_LINE
 
 
 def _origins_of_defaults(
-    method: str, merged: Mapping[str, Sourced], yamls: _Yamls
+    method: str, merged: Mapping[str, LayeredValue], yamls: _Yamls
 ) -> dict[str, Origin]:
     """Return what the YAMLs of a run say of the keys that none of them sets.
 

@@ -11,7 +11,8 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import UsageError
 
-Source = Literal["text", "code", "ours"]
+# What a value comes from: the text of a paper, the code of its authors, or this project.
+SourceKind = Literal["text", "code", "ours"]
 MethodKind = Literal["hifi", "eh-ft", "papers", "others"]
 # The kinds of methods in the order of their list, and what they are.
 METHOD_KINDS: dict[MethodKind, str] = {
@@ -25,7 +26,7 @@ METHOD_KINDS: dict[MethodKind, str] = {
 class Origin(ConfigModel):
     """Where a value comes from."""
 
-    source: Source
+    source: SourceKind
     """The `text` of a paper, the `code` of its authors, or `ours`: chosen by this project."""
     where: str = ""
     """The place in the paper, as `HiFi, table 5`, or whose code it is."""
@@ -181,7 +182,7 @@ class ProtocolSpec(BasedSpec):
 
     source: str = ""
     """The paper or the code that the protocol is from."""
-    follows: Source = "ours"
+    follows: SourceKind = "ours"
     """Where its values come from, except those under `unstated`: the `text` of a paper, the `code` of its authors, or `ours`:
     chosen by this project or by you."""
     task: str | None = None

@@ -47,20 +47,20 @@ class Record(BaseModel):
 
 
 def validated(
-    model: type[Model], content: dict[str, Any], origin: Path | str, *, advice: str = MAKE_AGAIN
+    model: type[Model], content: dict[str, Any], where: Path | str, *, advice: str = MAKE_AGAIN
 ) -> Model:
     """Type the content of a stored file, or of a part of it.
 
     Args:
         model: its type.
         content: as it was read.
-        origin: where it was read from.
+        where: the file, or the place in one, that it was read from.
         advice: what a user can do if it is damaged.
 
     Raises:
-        UsageError: a key is missing or of a wrong type; the message names it and `origin`.
+        UsageError: a key is missing or of a wrong type; the message names it and `where`.
     """
-    return parse(model, content, f"{origin} is damaged ({advice})")
+    return parse(model, content, f"{where} is damaged ({advice})")
 
 
 class StoredFile(Record):

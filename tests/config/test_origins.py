@@ -129,13 +129,13 @@ def test_every_value_that_a_published_table_is_trained_with_has_an_origin(table)
         unnamed = {spec.source for spec in specs if spec.follows == "text"}
         for key in flatten(config.model_dump(mode="json")):
             # Another encoder than the protocol's own is the table's.
-            if config.source_of(key) in (DEFAULT, COMMAND_LINE) or key.startswith("backbone."):
+            if config.layer_of(key) in (DEFAULT, COMMAND_LINE) or key.startswith("backbone."):
                 continue
             origin = config.origin_of(key)
             is_explained = origin and (origin.where or origin.reason)
             # A text is cited by the section or the table that has the value.
             if not is_explained or (origin.source == "text" and origin.where in unnamed):
-                without.add(f"{key}: {config.source_of(key)}")
+                without.add(f"{key}: {config.layer_of(key)}")
     assert without == set()
 
 

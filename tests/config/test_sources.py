@@ -235,7 +235,7 @@ def test_every_key_has_the_value_and_the_name_of_the_last_source_that_sets_it(tm
         **dict.fromkeys(["backbone.name", "backbone.hub"], "backbone encoder"),
     }
     expected = {**dict.fromkeys(values, "default"), **set_by_name, **keys}
-    assert {key: config.source_of(key) for key in values} == expected
+    assert {key: config.layer_of(key) for key in values} == expected
 
 
 def test_a_first_stage_names_the_sources_of_its_own_method():
@@ -258,13 +258,13 @@ def test_a_first_stage_names_the_sources_of_its_own_method():
         "stage1.settings.biases": "protocol ehft-released (method bitfit)",
         "stage1.schedule": "default",
     }
-    assert {key: config.source_of(key) for key in expected} == expected
+    assert {key: config.layer_of(key) for key in expected} == expected
     assert (
-        resolved("stage1.method=hifi-midtop", "eh-ft").source_of("heads.strategy")
+        resolved("stage1.method=hifi-midtop", "eh-ft").layer_of("heads.strategy")
         == "method hifi-midtop"
     )
     replaced = resolved("stage1=null")
-    assert replaced.stage1 is None and replaced.source_of("stage1") == "command line"
+    assert replaced.stage1 is None and replaced.layer_of("stage1") == "command line"
 
 
 def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
