@@ -214,10 +214,10 @@ def _check_run(config: RunConfig, workspace: "Workspace", *, force: bool) -> Non
         ConflictError: its directory holds another run.
         MissingError, UsageError: its data are missing, or a setting or a row is wrong.
     """
-    from hifi_cli.methods.find import check_settings
+    from hifi_cli.methods.find import check_method_settings
     from hifi_cli.runs.inputs import load_task
 
-    check_settings(config)
+    check_method_settings(config)
     task = load_task(config)
     if force or not workspace.identities.check_finished(config, task):
         workspace.data(task)

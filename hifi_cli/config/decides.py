@@ -21,8 +21,8 @@ Effect = Literal[
     "encoder",
     # The weights after `scoring.warm_steps`, and with them the stored scores of heads.
     "warm-up",
-    # Whether a run has its protocol's settings: tables name a key that has another value.
-    "settings",
+    # Whether a run is as its protocol says: tables name a key that has another value.
+    "protocol",
     # Whether two runs may be compared: they need the same value.
     "comparison",
     # How numbers are computed, not which ones: such a key may be given to any command.
@@ -33,7 +33,7 @@ Effect = Literal[
 
 
 class Decides:
-    """A mark of a field: `learning_rate: Annotated[float, Decides("run", "warm-up", "settings")]`.
+    """A mark of a field: `learning_rate: Annotated[float, Decides("run", "warm-up", "protocol")]`.
 
     A section has a mark, and so has each of its fields. A key in a section has the effects that both
     have: `stage1` is not trained in a warm-up, so that `stage1.learning_rate` does not decide it.

@@ -82,11 +82,11 @@ NOTHING = Decides()
 RUN = Decides("run")
 # Where the encoder is, which is in no hash: its digest says which one it was.
 ENCODER_FILES = Decides("tokens", "encoder")
-SETTING = Decides("run", "settings")
-TEXTS = Decides("run", "tokens", "settings")
-TRAINING = Decides("run", "warm-up", "settings")
-SCORED_ROWS = Decides("run", "settings", "scored rows")
-COMPARED = Decides("run", "settings", "comparison")
+PROTOCOL = Decides("run", "protocol")
+TEXTS = Decides("run", "tokens", "protocol")
+TRAINING = Decides("run", "warm-up", "protocol")
+SCORED_ROWS = Decides("run", "protocol", "scored rows")
+COMPARED = Decides("run", "protocol", "comparison")
 
 # Values of `kernels` that older files have, and what they mean today.
 KERNELS_BEFORE = {"graphs": "auto"}
@@ -142,22 +142,22 @@ class ScoringConfig(ConfigModel):
 class HeadsConfig(ConfigModel):
     """How attention heads are selected by their scores (HiFi, equations 8 to 10)."""
 
-    rank: Annotated[RankingName, SETTING] = "pagerank"
+    rank: Annotated[RankingName, PROTOCOL] = "pagerank"
     """How heads are ranked; the highest are selected. `./my_ranking.py` is a file of your own with a function `rank` or
     `measure`, as those in `hifi_cli/heads/ranking.py` and `measures.py`, in the directory where hifi runs or below; not in
     a file of `-c`, which may be that of others."""
-    strategy: Annotated[Literal["layerwise", "midtop", "global"], SETTING] = "layerwise"
+    strategy: Annotated[Literal["layerwise", "midtop", "global"], PROTOCOL] = "layerwise"
     """`layerwise`: k heads in every layer; `midtop`: k heads in each layer of the upper half; `global`: as many heads
     as `layerwise`, those with the largest fraction of their layer's total value."""
-    k: Annotated[PositiveCount, SETTING] = 3
+    k: Annotated[PositiveCount, PROTOCOL] = 3
     """Heads per layer (`global`: on average)."""
-    damping: Annotated[float, SETTING] = Field(0.85, ge=0, lt=1)
+    damping: Annotated[float, PROTOCOL] = Field(0.85, ge=0, lt=1)
     """PageRank's damping factor d."""
-    epsilon: Annotated[float, SETTING] = Field(1e-6, gt=0)
+    epsilon: Annotated[float, PROTOCOL] = Field(1e-6, gt=0)
     """PageRank stops when an iteration changes the values by less."""
-    seed: Annotated[Seed | None, SETTING] = None
+    seed: Annotated[Seed | None, PROTOCOL] = None
     """Seed of the ranking `random`; null: the run's own seed, so that each run draws other heads."""
-    given: Annotated[list[list[int]] | None, SETTING] = Field(None, min_length=1)
+    given: Annotated[list[list[int]] | None, PROTOCOL] = Field(None, min_length=1)
     """Heads of your own, counted from 0, a list for each layer: heads.given=[[0,3],[],[1]], or a file with `--heads`. The other
     keys then have no effect."""
 
@@ -242,7 +242,7 @@ def _is_plain_setting(value: Any) -> bool:
 class TrainingConfig(ConfigModel):
     """The method and its optimizer: what each stage of a two-stage run sets separately."""
 
-    method: Annotated[RunName, SETTING]
+    method: Annotated[RunName, PROTOCOL]
     """Name of the fine-tuning method."""
     learning_rate: Annotated[float, TRAINING, KnownAs("lr")] = Field(2e-5, gt=0)
     """Peak learning rate of AdamW."""
@@ -267,7 +267,7 @@ class TrainingConfig(ConfigModel):
     """Factor on the learning rate at the end of a linear or cosine decay."""
     max_grad_norm: Annotated[float | None, TRAINING] = Field(1.0, gt=0)
     """Gradients are clipped to this norm; null: no clipping."""
-    settings: Annotated[dict[str, Annotated[Any, AfterValidator(_check_setting)]], SETTING] = {}
+    settings: Annotated[dict[str, Annotated[Any, AfterValidator(_check_setting)]], PROTOCOL] = {}
     """The method's own settings; `hifi ls METHOD` lists them."""
 
 
@@ -280,18 +280,18 @@ class RunConfig(TrainingConfig):
     """The pretrained encoder."""
     protocol: Annotated[StoredName, RUN]
     """Name of the protocol."""
-    start_from: Annotated[str | None, Decides("run", "encoder", "settings")] = None
+    start_from: Annotated[str | None, Decides("run", "encoder", "protocol")] = None
     """The directory of a finished run whose encoder weights, pooler included, this run starts from instead of the pretrained
     ones; the task's classifier is new. The run must have the same backbone and a method that can be merged."""
     seed: Annotated[Seed, Decides("run", "warm-up")] = 1
     """Seed of the task head, the data order, dropout and whatever else the run draws."""
     epochs: Annotated[
         PositiveCount,
-        Decides("run", "warm-up", "settings", "comparison"),
+        Decides("run", "warm-up", "protocol", "comparison"),
         KnownAs("num_train_epochs", "num_epochs", "num_epoch"),
     ] = 3
     """Passes over the train split."""
-    patience: Annotated[PositiveCount | None, SETTING, KnownAs("early_stopping_patience")] = None
+    patience: Annotated[PositiveCount | None, PROTOCOL, KnownAs("early_stopping_patience")] = None
     """Early stopping: training ends after this many epochs without a better score on the selection split, of a two-stage run
     in its second stage; the learning rate follows the schedule of all `epochs`. null: never."""
     label_smoothing: Annotated[float, TRAINING, KnownAs("label_smoothing_factor")] = Field(
@@ -314,11 +314,11 @@ class RunConfig(TrainingConfig):
     gradient_accumulation_steps: Annotated[PositiveCount, Decides("run", "warm-up")] = 1
     """Micro-batches that a batch is split into, to save memory."""
     max_length: Annotated[
-        int, Decides("run", "tokens", "warm-up", "settings"), KnownAs("max_seq_length", "max_len")
+        int, Decides("run", "tokens", "warm-up", "protocol"), KnownAs("max_seq_length", "max_len")
     ] = Field(128, ge=8, le=MAX_COUNT)
     """Tokens per example; longer examples are truncated."""
     truncation: Annotated[
-        Literal["longest_first", "only_first", "only_second"], Decides("run", "tokens", "settings")
+        Literal["longest_first", "only_first", "only_second"], Decides("run", "tokens", "protocol")
     ] = "longest_first"
     """Which text of a pair is truncated when the pair is too long."""
     swap_texts: Annotated[bool, TEXTS] = False
@@ -332,13 +332,13 @@ class RunConfig(TrainingConfig):
     It is not part of the hash: a run may be resumed elsewhere."""
     precision: Annotated[
         Literal["auto", "fp32", "bf16"],
-        Decides("run", "encoder", "warm-up", "settings", "comparison", "computation"),
+        Decides("run", "encoder", "warm-up", "protocol", "comparison", "computation"),
     ] = "fp32"
     """`fp32`, `bf16`, or `auto`: bf16 where the hardware has it. bf16 is used for matrix products in training only; trainable
     weights and evaluation stay in fp32."""
-    tf32: Annotated[bool, Decides("run", "warm-up", "settings", "computation")] = False
+    tf32: Annotated[bool, Decides("run", "warm-up", "protocol", "computation")] = False
     """Whether a GPU's fp32 matrix products in training may round their factors to TF32. Evaluation never does."""
-    deterministic: Annotated[bool, Decides("run", "settings", "computation")] = False
+    deterministic: Annotated[bool, Decides("run", "protocol", "computation")] = False
     """Whether a run on a GPU repeats bit for bit, with slower kernels where the fast ones add in no fixed order. A run on a CPU
     always does, with the same number of threads."""
     kernels: Annotated[
@@ -360,17 +360,17 @@ class RunConfig(TrainingConfig):
     (DeBERTa, MPNet) and on decoders."""
     train_sampling_strategy: Annotated[Literal["random", "group_by_length"], TRAINING] = "random"
     """`random` batches, as in both papers, or `group_by_length`: batches of examples of similar length, with less padding."""
-    dropout: Annotated[float | None, Decides("run", "encoder", "warm-up", "settings")] = Field(
+    dropout: Annotated[float | None, Decides("run", "encoder", "warm-up", "protocol")] = Field(
         None, ge=0, lt=1
     )
     """Replaces the backbone's dropout rates; null: keeps them."""
     selection: Annotated[
         Literal["validation", "holdout"],
-        Decides("run", "settings", "comparison", "scored rows"),
+        Decides("run", "protocol", "comparison", "scored rows"),
     ] = "validation"
     """The examples that choose the best epoch: the `validation` split, or a `holdout` part of the train split, which is then
     used neither for training nor for scoring heads."""
-    holdout: Annotated[float, SETTING] = Field(0.1, gt=0, lt=1)
+    holdout: Annotated[float, PROTOCOL] = Field(0.1, gt=0, lt=1)
     """Fraction of the train split that is held out."""
     report: Annotated[EpochChoice, COMPARED] = "best"
     """The score in tables: of the `best` epoch or of the `last` one, whose model is saved; or `max`, the highest over all
@@ -390,11 +390,11 @@ class RunConfig(TrainingConfig):
     counted in tables."""
     scoring: Annotated[ScoringConfig, SCORED_ROWS] = ScoringConfig()
     """How attention heads are scored."""
-    heads: Annotated[HeadsConfig, SETTING] = HeadsConfig()
+    heads: Annotated[HeadsConfig, PROTOCOL] = HeadsConfig()
     """How attention heads are selected."""
     task_head: Annotated[TaskHeadConfig, TRAINING] = TaskHeadConfig()
     """The task head."""
-    stage1: Annotated[TrainingConfig | None, SETTING] = None
+    stage1: Annotated[TrainingConfig | None, PROTOCOL] = None
     """The first stage of a two-stage method. Keys not set here are taken from its method under the same protocol."""
 
     # See `with_layers`.
@@ -453,7 +453,7 @@ class RunConfig(TrainingConfig):
 
     @property
     def setting_hash(self) -> str:
-        """The hash without the seed: equal for runs whose scores may be averaged."""
+        """Hash of the configuration without its seed: equal for runs whose scores may be averaged."""
         return config_hash_of(self.model_dump(mode="json", exclude={"seed"}))
 
     @property

@@ -93,7 +93,7 @@ class GridCell:
 
 
 def stated_values(config: RunConfig) -> dict[str, Any]:
-    """Give the values of a configuration, without those settings of its method that no source sets."""
+    """Give the values of a configuration, without those settings of its method that no layer sets."""
     return config.model_dump(mode="json")
 
 

@@ -32,8 +32,8 @@ def build_method(training: TrainingConfig, context: MethodContext) -> Method:
     return method_class(settings, context)
 
 
-def check_settings(config: RunConfig) -> None:
-    """Refuse settings that the method of a run, or of its first stage, does not have.
+def check_method_settings(config: RunConfig) -> None:
+    """Refuse settings of a method that the method of a run, or of its first stage, does not have.
 
     Raises:
         UsageError: there is one.
@@ -63,20 +63,20 @@ def implementation_of(method: str) -> type[Method]:
 
 
 def values_of(config: RunConfig) -> dict[str, Any]:
-    """Return the values of a configuration as JSON holds them, with those settings of its methods that no source sets.
+    """Return the values of a configuration as JSON holds them, with those settings of its methods that no layer sets.
 
     Raises:
         UsageError: unknown setting, or a value that does not fit.
     """
     values = config.model_dump(mode="json")
-    values["settings"] = _settings_of(config)
+    values["settings"] = _method_settings_of(config)
     if config.stage1:
-        values["stage1"]["settings"] = _settings_of(config.stage1)
+        values["stage1"]["settings"] = _method_settings_of(config.stage1)
     return values
 
 
-def _settings_of(stage: TrainingConfig) -> dict[str, Any]:
-    """Return the settings of a method, with the defaults of those that no source sets."""
+def _method_settings_of(stage: TrainingConfig) -> dict[str, Any]:
+    """Return the settings of a method, with the defaults of those that no layer sets."""
     settings_class = implementation_of(stage.method).Settings
     settings = parse(settings_class, stage.settings, f"method {stage.method}, settings")
     return settings.model_dump(mode="json")

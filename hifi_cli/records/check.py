@@ -44,7 +44,7 @@ _UNREADABLE = (
 # Fields of the record that decide the numbers of all runs of one protocol, encoder and task.
 # Runs that differ in it may each be what they say, and are in no mean together.
 _INPUTS = ("data", "backbone_weights", "task_digest")
-# Runs with the same settings share these fields besides.
+# Runs whose configurations differ in the seed alone share these fields besides.
 _INPUTS_OF_SETTING = ("draws", "method_code", "heads_sha256")
 
 # Values that runs must share, each with the reason.

@@ -282,7 +282,7 @@ class RunResult(StoredFile):
     config_hash: str
     """Hash of every setting of the run, seed included; see `config_hash_of` for what is none."""
     setting_hash: str
-    """The same without the seed; runs with the same one may be averaged."""
+    """Hash of the configuration without its seed; runs with the same one may be averaged."""
     task: StoredName
     task_digest: str | None = None
     """Digest of the task as it was read: kind, format, inputs, labels, metrics. None: schema 1."""

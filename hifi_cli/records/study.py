@@ -342,7 +342,7 @@ class Study:
         with runs whose version is known.
         """
         devices = [process.device_type for process in result.processes]
-        # Runs with one setting drew from the same components; most settings have several seeds.
+        # Runs that differ in their seed alone drew from the same components.
         setting = (result.setting_hash, result.method, *devices, *sorted(result.draws))
         if setting not in self._missing_draws:
             directory = RunDirectory(self.directory / path)

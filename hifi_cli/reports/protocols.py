@@ -53,7 +53,7 @@ def changed_settings(run: Any, config: RunConfig) -> str:
     expected = flatten(config.model_dump(mode="json"))
     texts = []
     for key, value in flatten(run.config).items():
-        if not decides(RunConfig, key, "settings") or value == expected.get(key):
+        if not decides(RunConfig, key, "protocol") or value == expected.get(key):
             continue
         usual = override_value(expected.get(key))
         texts.append(f"{key} {override_value(value)} (protocol: {usual})")

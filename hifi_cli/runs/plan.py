@@ -14,7 +14,7 @@ from hifi_cli.config.sources import architecture_of
 from hifi_cli.errors import ConflictError, HifiError, MissingError
 from hifi_cli.hub import is_offline
 from hifi_cli.methods.base import Stage
-from hifi_cli.methods.find import check_settings
+from hifi_cli.methods.find import check_method_settings
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.encoder_files import check_is_here
 from hifi_cli.models.pretrained import (
@@ -102,7 +102,7 @@ class Planner:
             UsageError: what the run itself would refuse: a setting, or the data.
         """
         task = load_task(config)
-        check_settings(config)
+        check_method_settings(config)
         missing: list[str] = []
 
         def unless_missing(find: Callable[[], T]) -> T | None:

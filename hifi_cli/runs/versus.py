@@ -15,7 +15,7 @@ from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.digests import digest
 from hifi_cli.errors import MissingError, RunFailed, UsageError, logger
-from hifi_cli.methods.find import check_settings
+from hifi_cli.methods.find import check_method_settings
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.layout import CANARY
 from hifi_cli.records.record import SCHEMA
@@ -123,7 +123,7 @@ def plan_versus(
     of_tasks = {config.task: config for config in configs}
     planned = {}
     for task, config in of_tasks.items():
-        check_settings(config)
+        check_method_settings(config)
         planned[task] = planned_conditions(config, workspace, device)
     comparable, left_out = comparable_with(baselines, planned)
     if comparable.runs.empty:

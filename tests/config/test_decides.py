@@ -59,10 +59,10 @@ def test_a_field_without_a_mark_is_found_in_a_section_too():
 
 def test_a_key_of_a_section_has_the_effects_that_both_have():
     assert decides(RunConfig, "learning_rate", "warm-up")
-    assert decides(RunConfig, "stage1.learning_rate", "settings")
+    assert decides(RunConfig, "stage1.learning_rate", "protocol")
     assert not decides(RunConfig, "stage1.learning_rate", "warm-up")
-    assert decides(RunConfig, "stage1", "settings")
-    assert decides(RunConfig, "settings.r", "settings")
+    assert decides(RunConfig, "stage1", "protocol")
+    assert decides(RunConfig, "settings.r", "protocol")
     assert not decides(RunConfig, "no_such_key", "run")
     assert not decides(RunConfig, "heads.no_such_key", "run")
 

@@ -75,7 +75,7 @@ def test_a_first_stage_that_leaves_a_part_of_the_head_untrained_is_refused(
 
 def test_a_first_stage_of_a_method_that_has_one_is_refused(make):
     with pytest.raises(UsageError, match="stage1: linear-probing has one stage"):
-        find.check_settings(make("linear-probing", "stage1.method=full-ft"))
+        find.check_method_settings(make("linear-probing", "stage1.method=full-ft"))
 
 
 def test_carrying_only_weights_leaves_the_heads_biases(make, workspace, monkeypatch):
