@@ -49,6 +49,8 @@ def why_unused(key: str, config: RunConfig, *, needs_heads: bool) -> str:
 def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measured: bool) -> str:
     """Return why a dotted key changes neither the scores nor the choice of heads; empty where it may.
 
+    The rules are in order: the first one that matches the key decides.
+
     Args:
         key: dotted.
         config: that of the scoring or of the selection.
@@ -57,24 +59,31 @@ def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measu
     """
     section = key.partition(".")[0]
     in_warm_up = decides(RunConfig, key, "warm-up")
-    encodes = decides(RunConfig, key, "tokens") or decides(RunConfig, key, "encoder")
-    # Examples that are scored have a length of their own, and no dropout.
-    if encodes and not in_warm_up:
+    decides_tokens_or_encoder = decides(RunConfig, key, "tokens") or decides(
+        RunConfig, key, "encoder"
+    )
+    # The encoder and the texts that are scored: `backbone`, `start_from`, `truncation`, `swap_texts`
+    # and `stride`. Not `max_length` and `dropout`, which a warm-up alone reads: examples are scored
+    # at a length of their own, `scoring.max_length`, and without dropout.
+    if decides_tokens_or_encoder and not in_warm_up:
         return ""
+    # `precision` and other conditions of a run; `scoring`, `shots` and `selection`.
     if decides(RunConfig, key, "computation") or decides(RunConfig, key, "scored rows"):
         return ""
     if section == "heads":
         if not selects:
             return "hifi score chooses no heads"
         return _why_unused_to_select(key, config)
-    # The remaining keys change scores through the steps that are trained before, if there are any.
     if key == "limit":
         return "heads are scored on scoring.samples rows"
+    # Heads are measured with the task head, and not on rows that are held out.
     has_task_head = section == "task_head" and selects and is_measured
     if has_task_head or key == "holdout":
         return why_unused(key, config, needs_heads=True)
+    # `method`, `stage1`, `report` and others that a warm-up does not read.
     if not in_warm_up:
         return "no score of a head depends on it"
+    # The remaining keys, as `learning_rate`, are those of the warm-up.
     if config.scoring.warm_steps == 0:
         return "nothing is trained before heads are scored (scoring.warm_steps is 0)"
     return why_unused(key, config, needs_heads=True)
