@@ -103,10 +103,12 @@ def check(directory: Path) -> CheckedStudy:
     checking.compare_runs()
     checking.compare_inputs()
     checking.check_figures()
+    scored = checking.why_not_recomputed
+    not_recomputed = {path: reason for path, reason in scored.items() if reason}
     return CheckedStudy(
         runs=len(study.results) + len(study.damaged),
-        recomputed=checking.recomputed,
-        not_recomputed=checking.not_recomputed,
+        recomputed=len(scored) - len(not_recomputed),
+        not_recomputed=not_recomputed,
         findings={path: checking.findings[path] for path in sorted(checking.findings)},
         differing={path: checking.differing[path] for path in sorted(checking.differing)},
         pruned=[path for path in study.results if _is_pruned(study, path)],
@@ -138,26 +140,27 @@ class _Check:
 
     Attributes:
         study: what is checked.
-        findings, recomputed, not_recomputed, differing, figures_without_runs: see `CheckedStudy`.
+        findings, differing, figures_without_runs: see `CheckedStudy`.
+        why_not_recomputed: of each run with a score, why it was not recomputed from the predictions;
+            empty: it was.
         has_predictions: whether the predictions of a packed study can be read.
         shared: what runs must agree in. By what the value is called and what it must be equal for,
             the value of each run by its path.
-        with_weights: the first run with each delta, by the delta's digest.
-        with_logits: the first run with each table of logits, by the digest of these.
+        path_by_weights: the path of the first run with each delta, by the delta's digest.
+        path_by_logits: that of the first run with each table of logits, by the digest of these.
     """
 
     study: Study
     findings: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    recomputed: int = 0
-    not_recomputed: dict[str, str] = field(default_factory=dict)
+    why_not_recomputed: dict[str, str] = field(default_factory=dict)
     differing: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     figures_without_runs: list[str] = field(default_factory=list)
     has_predictions: bool = True
     shared: dict[tuple[str, Hashable], dict[str, Hashable]] = field(
         default_factory=lambda: defaultdict(dict)
     )
-    with_weights: dict[str, tuple[str, RunResult]] = field(default_factory=dict)
-    with_logits: dict[str, tuple[str, RunResult]] = field(default_factory=dict)
+    path_by_weights: dict[str, str] = field(default_factory=dict)
+    path_by_logits: dict[str, str] = field(default_factory=dict)
 
     def add(self, path: str, *problems: str) -> None:
         """Keep what is wrong with a run."""
@@ -194,7 +197,7 @@ class _Check:
                 self.attempt(name, check_files.in_keys, line)
 
     def find_damaged_predictions(self) -> None:
-        """Say once that a packed study's predictions are damaged, and not for each of its runs."""
+        """Find that a packed study's predictions are damaged: once, and not for each of its runs."""
         if not self.study.is_packed:
             return
         try:
@@ -226,9 +229,16 @@ class _Check:
 
     def find_other_weights(self, path: str, result: RunResult) -> Iterator[str]:
         """Find the weights of another run under this one's name."""
-        first, other = self.with_weights.setdefault(result.delta_sha256 or path, (path, result))
-        if _are_two_trainings(result, other):
-            yield f"has the weights of {first} (delta_sha256)"
+        # A run that diverged has none.
+        if not result.delta_sha256:
+            return
+        if result.delta_sha256 not in self.path_by_weights:
+            self.path_by_weights[result.delta_sha256] = path
+            return
+        path_of_first = self.path_by_weights[result.delta_sha256]
+        first = self.study.results[path_of_first]
+        if _are_two_trainings(result, first):
+            yield f"has the weights of {path_of_first} (delta_sha256)"
 
     def find_other_logits(self, path: str, result: RunResult, table: pd.DataFrame) -> Iterator[str]:
         """Find the predictions of another run under this one's name: two trainings never agree in every bit.
@@ -243,9 +253,13 @@ class _Check:
         if len(set(rows)) < 2:
             return
         of_table = hashlib.sha256(b"".join(rows)).hexdigest()
-        first, other = self.with_logits.setdefault(of_table, (path, result))
-        if _are_two_trainings(result, other) and result.delta_sha256 != other.delta_sha256:
-            yield f"has the logits of {first} (predictions)"
+        if of_table not in self.path_by_logits:
+            self.path_by_logits[of_table] = path
+            return
+        path_of_first = self.path_by_logits[of_table]
+        first = self.study.results[path_of_first]
+        if _are_two_trainings(result, first) and result.delta_sha256 != first.delta_sha256:
+            yield f"has the logits of {path_of_first} (predictions)"
 
     def find_in_task(self, path: str, result: RunResult) -> Iterator[str]:
         """Find what the task and the predictions contradict.
@@ -257,7 +271,7 @@ class _Check:
                 yield f"is {result.status}, and has predictions"
             return
         # It holds until the score is recomputed, whatever stops this.
-        self.not_recomputed[path] = "the task or the predictions cannot be read"
+        self.why_not_recomputed[path] = "the task or the predictions cannot be read"
         # Trust is harmless here: no code is executed.
         directory = RunDirectory(self.study.directory / path)
         name = directory.user_name("tasks", result.task, trust=True)
@@ -269,23 +283,26 @@ class _Check:
         spec = spec.with_primary(result.primary_metric)
         yield from check_predictions.in_task(result, spec)
         yield from check_training.in_batches(result, spec)
-        if not self.has_predictions:
-            return
+        if self.has_predictions:
+            yield from self.find_in_predictions(path, result, spec)
+
+    def find_in_predictions(self, path: str, result: RunResult, spec: TaskSpec) -> Iterator[str]:
+        """Find what the predictions of a run contradict; the score is recomputed from them.
+
+        Args:
+            path: of the run.
+            result: its record.
+            spec: the task, with the primary metric of the run.
+        """
         table = self.study.predictions(path)
         if table is None:
-            self.not_recomputed[path] = "no predictions are stored"
+            self.why_not_recomputed[path] = "no predictions are stored"
             yield "has no predictions, and a score"
             return
         self.share_rows(path, result, table)
         yield from self.find_other_logits(path, result, table)
         yield from check_predictions.in_predictions(result, spec, table)
-        if check_predictions.needs_texts(spec.primary):
-            self.not_recomputed[path] = f"{spec.primary} needs texts, which predictions do not hold"
-        elif spec.primary not in spec.metrics:
-            self.not_recomputed[path] = f"{spec.primary} is a metric of the evaluate library"
-        else:
-            del self.not_recomputed[path]
-            self.recomputed += 1
+        self.why_not_recomputed[path] = check_predictions.why_not_recomputed(spec)
 
     def note_other_task(self, path: str, result: RunResult, spec: TaskSpec) -> None:
         """Note a task that was read otherwise than its YAML says here, by which the run is checked.

@@ -18,7 +18,20 @@ from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.text import abbreviate, counted_noun
 
 
-def needs_texts(metric: str) -> bool:
+def why_not_recomputed(spec: TaskSpec) -> str:
+    """Return why the score of a run does not follow from its predictions alone; empty if it does.
+
+    Args:
+        spec: the task, with the primary metric of the run.
+    """
+    if _needs_texts(spec.primary):
+        return f"{spec.primary} needs texts, which predictions do not hold"
+    if spec.primary not in spec.metrics:
+        return f"{spec.primary} is a metric of the evaluate library"
+    return ""
+
+
+def _needs_texts(metric: str) -> bool:
     """Return whether a metric needs texts of the data, which predictions do not hold."""
     return metric in METRICS and METRICS[metric].needs == "texts"
 
@@ -173,7 +186,7 @@ def _of_metrics(
     result: RunResult, spec: TaskSpec, table: pd.DataFrame, predictions: Predictions
 ) -> Iterator[str]:
     """Find metrics that the predictions do not give."""
-    names = [name for name in spec.metrics if not needs_texts(name)]
+    names = [name for name in spec.metrics if not _needs_texts(name)]
     if not names:
         return
     rows = [spec.rules.row_of_stored(row.id, row.label) for row in table.itertuples()]
