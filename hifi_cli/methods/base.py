@@ -130,13 +130,14 @@ class Method:
             The learning rate of the first group is logged.
         """
         trained = self.trainable_parameters(model)
-        # A sparse method trains single entries of a matrix as a vector under the matrix's name. The
-        # model's own parameter of that name says that it is a matrix, which decays.
-        whole = trained | dict(model.named_parameters())
+        by_name = dict(model.named_parameters())
         matrices: list[nn.Parameter] = []
         vectors: list[nn.Parameter] = []
         for name, value in trained.items():
-            is_matrix = whole[name].dim() > 1 and _SCALES.isdisjoint(name.split("."))
+            # A sparse method trains single entries of a matrix as a vector under the matrix's name.
+            # The model's own parameter of that name says that it is a matrix, which decays.
+            model_parameter = by_name.get(name, value)
+            is_matrix = model_parameter.dim() > 1 and _SCALES.isdisjoint(name.split("."))
             group = matrices if is_matrix else vectors
             group.append(value)
         groups = [
