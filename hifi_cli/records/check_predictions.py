@@ -126,7 +126,7 @@ def in_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> It
         yield f"collapsed is {result.collapsed}, and its predictions say {not result.collapsed}"
     yield from _of_classes(result, table)
     yield from _of_metrics(result, spec, table, predictions)
-    if spec.rules.predicts_numbers and (wrong := _widths(result, spec, table)):
+    if spec.rules.predicts_numbers and (wrong := _other_numbers_of_logits(result, spec, table)):
         yield wrong
         return
     contradicts = rules.contradicts_logits(predictions, table["logits"].tolist())
@@ -137,14 +137,10 @@ def in_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> It
     yield from _of_finite_logits(table)
 
 
-def _widths(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> str:
-    """Say that rows have another number of logits than the task head; empty: none has."""
+def _other_numbers_of_logits(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> str:
+    """Return which rows have another number of logits than the task head gives; empty: none has."""
     has_one = bool(result.config.get("task_head", {}).get("one_logit"))
-    outputs = spec.rules.head_outputs(one_logit=False)
-    expected = len(spec.labels)
-    # A task head with one output gives each of several choices its logit.
-    if outputs > 1:
-        expected = spec.rules.head_outputs(one_logit=has_one)
+    expected = spec.rules.count_stored_logits(one_logit=has_one)
     ids = [row.id for row in table.itertuples() if len(row.logits) != expected]
     if not ids:
         return ""

@@ -101,7 +101,8 @@ class EpochMetrics(Record):
 
     Attributes:
         epoch: finished epochs.
-        selection: primary metric on the selection split, where that is not the reported one.
+        selection: the score by which the best epoch is selected, and not the name of a split: the
+            primary metric on the selection split. None where the reported split selects.
     """
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=True)
@@ -353,10 +354,11 @@ class RunResult(StoredFile):
     gradient_accumulation_steps: int
     """Parts that every batch was cut into."""
     time_s: float | None = None
-    """Seconds of training; None: diverged."""
+    """Seconds of training with its evaluations, in all processes that trained the run. Loading the
+    encoder and scoring heads are not in it. None: diverged."""
     wall_s: float
-    """Seconds of all processes that trained the run, from the prepared model to the stored
-    predictions. Schema 1: of the last process."""
+    """The same, also of a run that diverged, and the seconds of storing delta and predictions, for
+    which the kept epoch may be measured once more. Schema 1: of the last process."""
     peak_memory_bytes: int
     """Peak memory of a GPU, or of the process that trained the run last."""
     memory_is_own: bool | None = None

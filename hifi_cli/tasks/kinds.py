@@ -164,6 +164,14 @@ class TaskKind:
         del one_logit
         return len(self.labels)
 
+    def count_stored_logits(self, *, one_logit: bool) -> int:
+        """Return the number of logits that are stored of a row, if predictions are numbers.
+
+        Args:
+            one_logit: as for `head_outputs`.
+        """
+        return self.head_outputs(one_logit=one_logit)
+
     # --- predictions
 
     def predictions(self, examples: Sequence[EncodedExample], logits: Values) -> Predictions:
@@ -379,6 +387,11 @@ class MultipleChoice(_OneOfSeveral):
         """Return 1: each choice is a sequence of its own."""
         del one_logit
         return 1
+
+    def count_stored_logits(self, *, one_logit: bool) -> int:
+        """Return the number of choices: each has its logit."""
+        del one_logit
+        return len(self.labels)
 
 
 # --- any number of classes, and numbers
