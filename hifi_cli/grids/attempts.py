@@ -40,7 +40,7 @@ class Attempts:
         self.watch = RunWatch(cell, directory, log)
         self._directory = directory
         self._retries = retries
-        self._has_begun = False
+        self._has_had_command = False
         # Whether a command may have replaced the former result and left a checkpoint.
         self._goes_on = False
         # False: a GPU could not record the steps. The cell trains again without a recording, which
@@ -65,12 +65,12 @@ class Attempts:
             where: options that name data and results.
             force: whether the cell is trained though it has a result.
         """
-        if not self._has_begun:
+        if not self._has_had_command:
             # Lines that another grid has printed until now do not belong to this one's command.
             self.watch = RunWatch(self.cell, self._directory, self.log)
-            self._has_begun = True
-        # A command that goes on has no --force, which would throw the checkpoint away. One that was
-        # stopped before it could remove the former result has not begun.
+            self._has_had_command = True
+        # A command that goes on has no --force, which would throw the checkpoint away. Where the one
+        # before was stopped before it could remove the former result, there is nothing to go on with.
         replaces = force and (not self._goes_on or self._directory.results.is_file())
         command = self.cell.command(where, force=replaces)
         if not self._records_steps:

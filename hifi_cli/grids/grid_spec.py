@@ -55,7 +55,7 @@ class GridSpec(ConfigModel):
 
     @property
     def is_search(self) -> bool:
-        """Whether any key varies."""
+        """Whether the runs are variants: a key of `vary` or of a method has values, be it a single one."""
         return any(self.varied.values())
 
     @property

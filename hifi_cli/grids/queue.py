@@ -143,8 +143,10 @@ class Queue:
 
     def start_what_others_left(self) -> None:
         """Start the cells that other processes trained, and do not train any more."""
-        left_by_others = [cell for cell in self.elsewhere if not cell.is_trained_elsewhere()]
-        for attempts in left_by_others:
+        # A copy of the list, which changes within the loop.
+        for attempts in [*self.elsewhere]:
+            if attempts.is_trained_elsewhere():
+                continue
             self.elsewhere.remove(attempts)
             # The command itself finds out whether what is there now is this run.
             self._start(attempts)

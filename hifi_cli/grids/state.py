@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from hifi_cli.errors import RunFailed
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
@@ -55,15 +56,17 @@ class GridState:
         return self.directory_of(cell).results.is_file()
 
     def take_result(self, cell: GridCell, code: int = 0) -> bool:
-        """Count a cell as finished if it has a result, done or diverged; say whether it has.
+        """Count a cell as finished if it has a result, done or diverged; return whether it has.
 
         Args:
-            code: exit code of the command that trained it.
+            cell: the cell.
+            code: exit code of the command that trained it; 0 also where no command of the grid did.
         """
         if not self.has_result(cell):
             return False
         result = self.directory_of(cell).read_result()
-        has_diverged = code == 1 and not result.is_done
+        # A diverged run stores its result, and its command fails.
+        has_diverged = code == RunFailed.exit_code and not result.is_done
         if code != 0 and not has_diverged:
             # The result is a former one, which --force would have replaced.
             return False
