@@ -234,7 +234,7 @@ def describe_problem(problem: Any, model: type[BaseModel]) -> str:
 
 
 def _describe_unknown_key(location: tuple[Any, ...], model: type[BaseModel]) -> str:
-    """Say what an unknown key is called here, which known one is the nearest, or what a few known ones are.
+    """Return what an unknown key is called here, which known one is the nearest, or a few known ones.
 
     Args:
         location: of the key, as pydantic has it.
@@ -308,7 +308,7 @@ def _chosen_model(choice: Any, name: Any) -> type[BaseModel] | None:
 
 
 def _describe_wrong_value(problem: Any, model: type[BaseModel]) -> str:
-    """Say what is required in the place of a value, and what the value is."""
+    """Return what is required in the place of a value, and what the value is."""
     key, within_union = _key_within(problem["loc"], model)
     if within_union is not None:
         return f"{key}: {type_name(within_union)} is required, not {problem['input']!r:.60}"

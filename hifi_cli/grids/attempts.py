@@ -55,11 +55,11 @@ class Attempts:
         return self.cell.config.run_label
 
     def is_trained_elsewhere(self) -> bool:
-        """Say whether a process that is not of this grid trains the cell."""
+        """Return whether a process that is not of this grid trains the cell."""
         return is_held_by_a_process(self._directory.lock)
 
     def next_command(self, where: Sequence[str], *, force: bool) -> list[str]:
-        """Give the command of the next attempt, which is about to start.
+        """Return the command of the next attempt, which is about to start.
 
         Args:
             where: options that name data and results.
@@ -106,7 +106,7 @@ class Attempts:
         return self._failures > self._retries
 
     def reason(self, code: int) -> str:
-        """Say why the last command failed: the signal that killed it, its error, or its last line.
+        """Return why the last command failed: the signal that killed it, its error, or its last line.
 
         Args:
             code: the command's exit code.

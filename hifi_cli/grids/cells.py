@@ -76,7 +76,7 @@ class GridCell:
         return float(self.config.epochs * (self.rows or _USUAL_ROWS))
 
     def command(self, where: Sequence[str], *, force: bool = False) -> list[str]:
-        """Give the command that trains the run.
+        """Return the command that trains the run.
 
         Args:
             where: the options that name its data and results.
@@ -93,7 +93,7 @@ class GridCell:
 
 
 def stated_values(config: RunConfig) -> dict[str, Any]:
-    """Give the values of a configuration, without those settings of its method that no layer sets."""
+    """Return the values of a configuration, without those settings of its method that no layer sets."""
     return config.model_dump(mode="json")
 
 
@@ -103,7 +103,7 @@ def cells(
     overrides: Sequence[str] = (),
     values_of: ValuesOf = stated_values,
 ) -> list[GridCell]:
-    """Give every cell of a grid: task by task, all methods, their variants, and seeds.
+    """Return every cell of a grid: task by task, all methods, their variants, and seeds.
 
     Args:
         grid: has a protocol and a backbone.
@@ -181,7 +181,7 @@ class _MethodOnTask:
         )
 
     def cells(self, setting: Mapping[str, Any], seeds: Sequence[int]) -> list[GridCell]:
-        """Give the cells under one setting, one for each seed.
+        """Return the cells under one setting, one for each seed.
 
         Args:
             setting: a value for each of the keys that vary; it names the variant.
@@ -211,7 +211,7 @@ class _MethodOnTask:
         return cells_of_seeds
 
     def is_usual(self, config: RunConfig) -> bool:
-        """Say whether a variant differs from the usual run in nothing but its name."""
+        """Return whether a variant differs from the usual run in nothing but its name."""
         usual = self.usual_values
         if usual is None:
             return False
@@ -220,7 +220,7 @@ class _MethodOnTask:
 
 
 def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[GridCell]:
-    """Give the runs that decide claims, each once; none where no run of the protocol can.
+    """Return the runs that decide claims, each once; none where no run of the protocol can.
 
     Args:
         grid: names a file of claims.
@@ -250,7 +250,7 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
 
 
 def variant(overrides: Sequence[str]) -> str:
-    """Give a variant's name: the `key=value` that tell it from other runs of its method."""
+    """Return a variant's name: the `key=value` that tell it from other runs of its method."""
     return safe_name(",".join(overrides))
 
 
@@ -272,7 +272,7 @@ def refuse_own_keys(overrides: Iterable[str], own: Iterable[str], origin: str) -
 
 
 def _keys_of(overrides: Iterable[str]) -> list[str]:
-    """Give the keys that some `key=value` set, as `section.key`."""
+    """Return the keys that some `key=value` set, as `section.key`."""
     keys: list[str] = []
     for word in overrides:
         keys += flatten(parse_override(word))
@@ -280,13 +280,13 @@ def _keys_of(overrides: Iterable[str]) -> list[str]:
 
 
 def _overlap(key: str, other: str) -> bool:
-    """Say whether two keys are the same, or one is a section that holds the other."""
+    """Return whether two keys are the same, or one is a section that holds the other."""
     # The point at the end tells `heads` from `heads_x`.
     return f"{other}.".startswith(f"{key}.") or f"{key}.".startswith(f"{other}.")
 
 
 def shard(all_cells: Sequence[GridCell], text: str) -> list[GridCell]:
-    """Give the i-th of n parts of about the same cost, for a text `i/n` with i from 1 to n.
+    """Return the i-th of n parts of about the same cost, for a text `i/n` with i from 1 to n.
 
     Raises:
         UsageError: the text is not `i/n`.

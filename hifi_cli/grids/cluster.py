@@ -45,7 +45,7 @@ def load_site(site: str) -> SiteSpec:
 
 @contextmanager
 def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
-    """Give the workers of a site. Its pilot jobs are cancelled at the end, and at an error or Ctrl-C.
+    """Yield what starts commands on the workers of a site. Its pilot jobs are cancelled at the end, and at an error or Ctrl-C.
 
     Raises:
         MissingError: Parsl is not installed, or no pilot job can run.
@@ -122,7 +122,7 @@ def _provider(arguments: Mapping[str, Any]) -> Any:
 
 
 def launcher_of(provider: Mapping[str, Any]) -> dict[str, Any]:
-    """Give `kind` and arguments of the launcher that a provider of a site's YAML names; empty if none."""
+    """Return `kind` and arguments of the launcher that a provider of a site's YAML names; empty if none."""
     launcher = provider.get("launcher") or {}
     if isinstance(launcher, dict):
         return dict(launcher)
@@ -130,5 +130,5 @@ def launcher_of(provider: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_line(error: BaseException | None) -> str:
-    """Give the text of an error in one line."""
+    """Return the text of an error in one line."""
     return " ".join(str(error).split())

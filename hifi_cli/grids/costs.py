@@ -33,7 +33,7 @@ _GAIN = (
 def cost_lines(
     state: GridState, estimator: CostEstimator, *, jobs: int, on_site: bool
 ) -> list[Line]:
-    """Say what the runs of a grid that are left will take.
+    """Return in lines what the runs of a grid that are left will take.
 
     Args:
         state: of the grid.
@@ -107,7 +107,7 @@ def _rows_here(task: TaskSpec, data_dir: Path | None) -> dict[str, int]:
 
 
 def _at_a_time(seconds: float, jobs: int, *, is_gpu: bool) -> str:
-    """Say how long runs take of which several train at a time; each process has to start besides."""
+    """Return in words how long runs take of which several train at a time; each process has to start besides."""
     at_a_time = jobs
     if is_gpu:
         # Processes that share a GPU gain less than their number; see `_GAIN`.

@@ -104,7 +104,7 @@ class ForkServer:
         servers_end.close()
 
     def is_usable(self) -> bool:
-        """Say whether it still runs, and has the code that a new process would import."""
+        """Return whether it still runs, and has the code that a new process would import."""
         return self.process.poll() is None and self._code == _times_of_code()
 
     def fork(self, command: Sequence[str], log: Path) -> "ForkedRun":
@@ -165,7 +165,7 @@ class ForkedRun:
 
 
 def _times_of_code() -> dict[str, int]:
-    """Give the time of the last change of each file of the program, and of the folder of libraries.
+    """Return the time of the last change of each file of the program, and of the folder of libraries.
 
     The folder changes where a library is installed or removed.
     """

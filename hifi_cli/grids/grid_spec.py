@@ -112,7 +112,7 @@ def _filled_from_table(spec: GridSpec, name: str) -> GridSpec:
 
 
 def _content(name: str) -> dict[str, Any]:
-    """Give what a grid's YAML says, or the one line that makes a grid of a table, figure or claims."""
+    """Return what a grid's YAML says, or the one line that makes a grid of a table, figure or claims."""
     # Names of other kinds, and the grids that they stand for.
     others = {table: {"table": table} for table in registry.names("tables")}
     others |= {f"figure-{figure}": {"figure": figure} for figure in registry.names("figures")}

@@ -14,7 +14,7 @@ _GPU_FIELDS = "index,uuid,name,memory.total"
 
 
 def slot_environments(jobs: int) -> list[dict[str, str]]:
-    """Give each process its environment: a GPU in turn, and its part of the cores, unless set.
+    """Return the environment of each process: a GPU in turn, and its part of the cores, unless set.
 
     Args:
         jobs: processes at a time.
@@ -52,7 +52,7 @@ def visible_gpus() -> list[str]:
 
 
 def machine_here(device: str, jobs: int) -> Machine | None:
-    """Say where the runs of a grid train here, as their records will; None: their GPU is not known.
+    """Return where the runs of a grid train here, as their records will; None: their GPU is not known.
 
     Args:
         device: the key `device` of a run.

@@ -76,7 +76,7 @@ def _show(display: GridDisplay, state: GridState, training: Sequence[RunWatch]) 
 
 
 def _say_outcome(state: GridState, cell: GridCell) -> None:
-    """Say what became of a cell that has ended."""
+    """Log what became of a cell that has ended."""
     if cell in state.finished:
         logger.info(_outcome(cell, state.finished[cell]))
     else:
@@ -84,7 +84,7 @@ def _say_outcome(state: GridState, cell: GridCell) -> None:
 
 
 def _outcome(cell: GridCell, result: RunResult) -> str:
-    """Say what became of a finished cell: its score and what stands against it."""
+    """Return what became of a finished cell: its score and what stands against it."""
     label = cell.config.run_label
     if not result.is_done:
         return f"{label}: diverged: {result.reason}"
@@ -187,6 +187,6 @@ class Queue:
         return None
 
     def training(self) -> list[RunWatch]:
-        """Give the cells that train now; of this grid's commands, some wait for a free process."""
+        """Return the cells that train now; of this grid's commands, some wait for a free process."""
         begun = [*self.running.values(), *self.elsewhere]
         return [attempts.watch for attempts in begun if attempts.watch.is_training]

@@ -75,7 +75,7 @@ def _check_arguments(
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
-    """Say whether a class requires an argument: it has a name and no default; `*args` has neither."""
+    """Return whether a class requires an argument: it has a name and no default; `*args` has neither."""
     has_name = parameter.kind in (
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
         inspect.Parameter.KEYWORD_ONLY,

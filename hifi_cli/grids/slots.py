@@ -22,7 +22,7 @@ Process = subprocess.Popen[bytes] | ForkedRun
 
 @contextmanager
 def local_executor(jobs: int, *, forks: bool) -> Iterator[Submit]:
-    """Give a pool of processes here. An error or Ctrl-C stops them, and they write checkpoints.
+    """Yield what starts commands in a pool of processes here. An error or Ctrl-C stops them, and they write checkpoints.
 
     Args:
         jobs: processes at a time.
@@ -144,11 +144,11 @@ class Slot:
             return self._fork_server.fork(command, log)
         except CannotFork as error:
             self._forks = False
-            self._tell(str(error))
+            self._say_why_no_forks(str(error))
             return None
 
-    def _tell(self, reason: str) -> None:
-        """Say why no more runs are forked, unless the grid is being stopped."""
+    def _say_why_no_forks(self, reason: str) -> None:
+        """Log why no more runs are forked, once for all slots, unless the grid is being stopped."""
         if self._stopped_by is None and reason not in self._reasons_told:
             self._reasons_told.add(reason)
             logger.info(f"every run imports its libraries anew: {reason}")

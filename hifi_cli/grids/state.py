@@ -48,11 +48,11 @@ class GridState:
         self.finished_before = len(self.finished)
 
     def directory_of(self, cell: GridCell) -> RunDirectory:
-        """Give the directory of a cell's run."""
+        """Return the directory of a cell's run."""
         return RunDirectory.of(cell.config, self.results_dir)
 
     def has_result(self, cell: GridCell) -> bool:
-        """Say whether there is a result in the cell's directory, of this run or of a former one."""
+        """Return whether there is a result in the cell's directory, of this run or of a former one."""
         return self.directory_of(cell).results.is_file()
 
     def take_result(self, cell: GridCell, code: int = 0) -> bool:
@@ -96,7 +96,7 @@ class GridState:
         return {cell: result.reason for cell, result in self.finished.items() if not result.is_done}
 
     def summary(self, running_cost: float = 0.0) -> str:
-        """Say how many cells have ended, and about how long the others take.
+        """Return in words how many cells have ended, and about how long the others take.
 
         Args:
             running_cost: what of the cells that run has been trained, in the unit of their cost.
@@ -117,7 +117,7 @@ class GridState:
 
 
 def ready_cells(waiting: Sequence[GridCell], running: Sequence[GridCell] = ()) -> list[GridCell]:
-    """Give the waiting cells that start from no other cell that waits or runs."""
+    """Return the waiting cells that start from no other cell that waits or runs."""
     unfinished = {cell.config.run_path for cell in [*waiting, *running]}
     ready = []
     for cell in waiting:

@@ -116,7 +116,7 @@ class RunWatch:
         return max(0.0, seconds_per_step * steps_left - seconds_since)
 
     def describe(self, now: float) -> str:
-        """Say in one line how far the run is: epoch, score and loss of the last lines, time left."""
+        """Return in one line how far the run is: epoch, score and loss of the last lines, time left."""
         progress = self._progress.describe(self.cell.config.epochs, self.primary)
         text = f"{self.label}: {progress}"
         left = self.seconds_left(now)
@@ -164,15 +164,15 @@ class RunWatch:
 
 
 class WarningsOfRuns:
-    """Says what the commands of a grid warn of, once for all runs with the same warning."""
+    """Logs what the commands of a grid warn of, once for all runs with the same warning."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
 
     def say_new(self, run: RunWatch) -> None:
-        """Repeat what the commands of a run have warned of since the last call.
+        """Log what the commands of a run have warned of since the last call.
 
-        Signs against its score are left out: the grid says them at its end, about all runs.
+        Signs against its score are left out: the grid logs them at its end, about all runs.
         """
         texts = run.new_warnings()
         if not texts:

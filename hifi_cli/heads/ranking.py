@@ -54,7 +54,7 @@ class Ranked:
         return rounded
 
     def tied_at(self, k: int) -> bool:
-        """Say whether the k-th and the next head have the same value, so that head numbers decided."""
+        """Return whether the k-th and the next head have the same value, so that head numbers decided."""
         # One head alone where all heads are chosen: then nothing is tied.
         values = self.preferences[self.order[k - 1 : k + 1]]
         return len(values) == 2 and bool(values[0] == values[1])

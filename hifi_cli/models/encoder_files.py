@@ -44,7 +44,7 @@ _TOKENIZER_OTHERS = ("*.model", "bpe.codes", "merges.txt", "vocab.txt")
 
 
 def resolve_source(backbone: BackboneConfig) -> tuple[str, str | None]:
-    """Say where transformers can load a backbone from: a directory or a hub id, and the revision.
+    """Return where transformers can load a backbone from: a directory or a hub id, and the revision.
 
     Raises:
         MissingError: neither the directory, nor the package, nor a hub id is there, or not the

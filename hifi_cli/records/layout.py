@@ -254,7 +254,7 @@ class RunDirectory:
         return config.model_copy(update=changes)
 
     def names_outside(self) -> Iterator[str]:
-        """Say where files of the run name files outside of it, which must not be read for it."""
+        """Yield where files of the run name files outside of it, which must not be read for it."""
         if self.config_file.is_file():
             for key, problem in paths_in_place_of_names(read_yaml(self.config_file)).items():
                 yield f"{self.config_file.name}: {key}: {problem}"

@@ -136,7 +136,7 @@ def _unfinished(study: Study) -> list[dict[str, Any]]:
 
 
 def _progress(run: RunDirectory) -> dict[str, Any]:
-    """Say how far an unfinished run is: its finished epochs, and its last loss and age as the detail."""
+    """Return how far an unfinished run is: its finished epochs, and its last loss and age as the detail."""
     progress = ProgressReader(run.metrics).read()
     if progress is None:
         return {}

@@ -46,7 +46,7 @@ class RunProgress:
         return replace(self, last_epoch=line, steps_per_epoch=steps_per_epoch)
 
     def describe(self, epochs: int, primary: str) -> str:
-        """Say in a few words how far the run is.
+        """Return in a few words how far the run is.
 
         Args:
             epochs: of the whole run.
@@ -60,7 +60,7 @@ class RunProgress:
 
 
 def describe_epoch(line: EpochMetrics, epochs: int, primary: str, loss: float | None) -> str:
-    """Say in a few words what an epoch came to.
+    """Return in a few words what an epoch came to.
 
     Args:
         line: of the epoch.

@@ -163,7 +163,7 @@ def _seeds_text(seeds: Sequence[int]) -> str:
 
 
 def _on_shares(results: Sequence[RunResult], labels: "_Labels") -> Iterator[str]:
-    """Say what share of the reported rows each class has, by task, and which class F1 counts."""
+    """Yield what share of the reported rows each class has, by task, and which class F1 counts."""
     shares: dict[str, str] = {}
     with_classes = [result for result in results if result.classes is not None]
     # The last run of a task speaks for it.

@@ -81,7 +81,7 @@ def _labels_line(found: FoundLabels) -> str:
 
 
 def _empty_cells(records: list[SourceRow], columns: list[str]) -> Iterator[str]:
-    """Say how many cells of each column are empty."""
+    """Yield how many cells of each column are empty."""
     empty = []
     for column in columns:
         count = sum(_is_empty(record.values.get(column)) for record in records)
@@ -96,7 +96,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _doubts_about_classes(found: FoundLabels) -> Iterator[str]:
-    """Say what makes it doubtful that the labels are classes, of which each row has one."""
+    """Yield what makes it doubtful that the labels are classes, of which each row has one."""
     if not found.rules.classes:
         return
     rows = len(found.values)
@@ -151,7 +151,7 @@ def _separator_in(found: FoundLabels) -> tuple[str, str] | None:
 
 
 def _doubts_about_vectors(found: FoundLabels) -> Iterator[str]:
-    """Say that vectors of 0 and 1 name one class each."""
+    """Yield a sentence if the vectors of 0 and 1 name one class each."""
     if not found.is_vector or not found.values:
         return
     for value in found.values:
@@ -162,7 +162,7 @@ def _doubts_about_vectors(found: FoundLabels) -> Iterator[str]:
 
 
 def _doubts_about_names(found: FoundLabels) -> Iterator[str]:
-    """Say which labels may stand for none, or may be the same."""
+    """Yield which labels may stand for none, or may be the same."""
     # Two classes are often called -1 and 1.
     are_signs = {*found.counts} == {"-1", "1"}
     if found.rules.has_class_names and not found.is_vector and not are_signs:
@@ -186,7 +186,7 @@ def _doubts_about_names(found: FoundLabels) -> Iterator[str]:
 
 
 def _doubts_about_tags(found: FoundLabels) -> Iterator[str]:
-    """Say why the words' tags are not measured as entities."""
+    """Yield why the words' tags are not measured as entities."""
     others = [name for name in found.labels if not ENTITY_TAG.fullmatch(name)]
     if found.rules.unit != "words" or not others:
         return
@@ -202,7 +202,7 @@ def _doubts_about_tags(found: FoundLabels) -> Iterator[str]:
 
 
 def _positive_class(found: FoundLabels, metrics: list[str]) -> Iterator[str]:
-    """Say of which class F1 is, and how to make it the other one."""
+    """Yield of which class F1 is, and how to make it the other one."""
     if "f1" not in metrics:
         return
     first, second = found.labels

@@ -100,7 +100,7 @@ def check_is_here(spec: TaskSpec, data_dir: Path | None, *, asks_hub: bool = Fal
 
 
 def _warn_of_other_counts(spec: TaskSpec, data: TaskData) -> None:
-    """Say which splits have another number of rows than the official ones."""
+    """Warn of splits that have another number of rows than the official ones."""
     for split, official in spec.rows.items():
         count = spec.count(data.splits.get(split, []))
         # A split that is not here is another matter.
