@@ -63,7 +63,7 @@ def claims(
     tables = verdict_tables(
         names or [],
         study,
-        ReportOptions(score, flags_that_count(include)),
+        ReportOptions(epoch_choice=score, included=flags_that_count(include)),
         protocol=protocol,
         backbone=backbone,
         tasks=task_names,

@@ -85,7 +85,7 @@ def compare(
         runs = require_single_table(runs, compared, by=by, **keys)
     except MissingError as error:
         raise MissingError(f"{error}{_hint_at_a_study(results_dir)}") from None
-    how = ReportOptions(score, flags_that_count(include))
+    how = ReportOptions(epoch_choice=score, included=flags_that_count(include))
     tables = compare_runs.compare(study, runs, compared, how, by=by, metric=metric, over_rows=rows)
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out, latex)

@@ -116,7 +116,9 @@ def report(
         searches = search_tables.searches(study)
     if study.table_runs.empty and not searches:
         raise study.no_run_error()
-    how = ReportOptions(score, flags_that_count(include), show_published=published)
+    how = ReportOptions(
+        epoch_choice=score, included=flags_that_count(include), show_published=published
+    )
     reported = page.reported_runs(study, how, report_filter.methods)
     specs = _specs(tables or [], study, report_filter)
     shown = _tables_of_scores(tables or [], specs, study, how, report_filter.as_words())

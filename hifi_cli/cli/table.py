@@ -142,8 +142,8 @@ def table(
             words = ["hifi", "grid", name, *given]
             command = command_for_new_runs(words, results_dir, _shots_as_setting(shots))
         how = ReportOptions(
-            score,
-            flags_that_count(include),
+            epoch_choice=score,
+            included=flags_that_count(include),
             show_published=published,
             show_intervals=intervals,
         )

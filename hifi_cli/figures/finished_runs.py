@@ -31,7 +31,7 @@ class OfFinishedRuns(Kind):
 def comparable_runs(
     request: FigureRequest,
     study: Study,
-    score: EpochChoice | None = None,
+    epoch_choice: EpochChoice | None = None,
     methods: Sequence[str] = (),
 ) -> ComparableRuns:
     """Return the figure's runs, judged and scored, and say which are left out.
@@ -39,7 +39,7 @@ def comparable_runs(
     Args:
         request: the figure.
         study: the runs that there are.
-        score: which epoch's score is shown; None: the one that the protocol reports.
+        epoch_choice: which epoch's score is shown; None: the one that the protocol reports.
         methods: instead of the figure's own; empty: these.
 
     Raises:
@@ -57,7 +57,7 @@ def comparable_runs(
     tasks = spec.tasks or sorted(set(found["task"]))
     names = list(methods or spec.methods or sorted(set(found["method"])))
     chosen = runs_with(found, task=tasks, method=names, seed=spec.seeds)
-    runs = ComparableRuns.of(study, chosen, ReportOptions(score=score))
+    runs = ComparableRuns.of(study, chosen, ReportOptions(epoch_choice=epoch_choice))
     for note in runs.notes_in_words():
         logger.warning(f"note: {note}")
     # The error says what is missing: any run, one under this protocol, or one that counts.

@@ -74,7 +74,7 @@ class Features(Kind):
                     "method": cell.config.method,
                     "label": label_of("methods", cell.config.method),
                     "seed": run.seed,
-                    "epoch": run.epoch(run.kept_score),
+                    "epoch": run.epoch(run.kept),
                     "pair": f"{first}-{second}",
                     "examples": len(distances),
                     "mean": distances.mean(),

@@ -198,7 +198,7 @@ def _of_scores_by(result: RunResult, metric: str, scores: RunScores) -> Iterator
     assert result.epochs
     by_epoch = {line.epoch: line.metrics.get(metric) for line in result.epoch_metrics}
     # The kept epoch may have been measured after the training only: its line then lacks the metric.
-    by_epoch[result.epoch(result.kept_score)] = result.metrics[metric]
+    by_epoch[result.epoch(result.kept)] = result.metrics[metric]
     highest = max(score for score in by_epoch.values() if score is not None)
     computed = {
         "last": by_epoch.get(result.epochs.last),
@@ -245,7 +245,7 @@ def _selecting_scores(lines: Sequence[EpochMetrics], primary: str) -> dict[int, 
 
 def _of_kept_metrics(result: RunResult) -> Iterator[str]:
     """Find metrics of the record that differ from those in the kept epoch's line."""
-    kept = result.epoch(result.kept_score)
+    kept = result.epoch(result.kept)
     for line in result.epoch_metrics:
         if line.epoch != kept:
             continue

@@ -116,7 +116,7 @@ def _evaluation(result: RunResult, metric: str, value: float) -> dict[str, Any]:
         "score_details": {
             "score": value,
             "details": {
-                "epoch": str(result.epoch(result.kept_score)),
+                "epoch": str(result.epoch(result.kept)),
                 "split": _split_of(metric, result),
                 "epoch_selected_on": result.selection,
             },

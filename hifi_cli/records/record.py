@@ -423,8 +423,8 @@ class RunResult(StoredFile):
         )
 
     @property
-    def kept_score(self) -> Literal["last", "best"]:
-        """The score of the model that was kept, at its epoch."""
+    def kept(self) -> Literal["last", "best"]:
+        """The epoch whose model and predictions are kept."""
         return self.epoch_rule.kept
 
     def run_config(self) -> RunConfig | None:
@@ -439,17 +439,17 @@ class RunResult(StoredFile):
         """The rule by which the run chose the epoch that it reports."""
         return EpochRule(self.report, self.selection)
 
-    def score(self, name: EpochChoice | None = None) -> float:
+    def score(self, epoch_choice: EpochChoice | None = None) -> float:
         """Return the primary metric of a run that is done on the reported split, a fraction of 1.
 
         Args:
-            name: None: the score that the run's protocol reports.
+            epoch_choice: None: the one that the run's protocol reports.
         """
-        return float(getattr(self.scores, name or self.report))
+        return float(getattr(self.scores, epoch_choice or self.report))
 
-    def epoch(self, name: EpochChoice | None = None) -> int:
+    def epoch(self, epoch_choice: EpochChoice | None = None) -> int:
         """Return the epoch of that score, counted from 1."""
-        return int(getattr(self.epochs, name or self.report))
+        return int(getattr(self.epochs, epoch_choice or self.report))
 
 
 def _check_configuration(config: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ import pandas as pd
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.draws import COMMON_DRAWS, changed_draws
+from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.config.sources import override_value
 from hifi_cli.config.unused import SECTIONS_OF_HEADS
 from hifi_cli.digests import digest
@@ -479,32 +480,33 @@ class Study:
 
     # --- scores
 
-    def scores(self, runs: pd.DataFrame, name: str | None, metric: str | None) -> pd.Series:
+    def scores(
+        self, runs: pd.DataFrame, epoch_choice: EpochChoice | None, metric: str | None
+    ) -> pd.Series:
         """Return a metric of some runs, a fraction of 1; NaN where a run lacks it.
 
         Args:
             runs: rows of `runs`.
-            name: at the `last`, `best` or `max` epoch; None: the one that each run's protocol
-                reports.
+            epoch_choice: the epoch of the score; None: the one that each run's protocol reports.
             metric: None: each run's primary one.
         """
         values = []
         for run in runs.itertuples():
-            values.append(self._score(run, name or run.report, metric or run.metric))
+            values.append(self._score(run, epoch_choice or run.report, metric or run.metric))
         return pd.Series(values, index=runs.index, dtype=float)
 
-    def _score(self, run: Any, name: str, metric: str) -> Any:
-        """A metric of a run, a row of `runs`, at the `last`, `best` or `max` epoch."""
+    def _score(self, run: Any, epoch_choice: EpochChoice, metric: str) -> Any:
+        """Return a metric of a run, a row of `runs`, at an epoch."""
         if metric == run.metric:
-            return getattr(run, name)
+            return getattr(run, epoch_choice)
         # The record's `metrics` are those of the kept epoch; other epochs have lines of their own.
-        if name == run.kept:
+        if epoch_choice == run.kept:
             return run.metrics.get(metric)
         lines = self.results[run.path].epoch_metrics
         by_epoch = {line.epoch: line.metrics[metric] for line in lines if metric in line.metrics}
-        if name == "max":
+        if epoch_choice == "max":
             return max(by_epoch.values(), default=None) if pd.notna(run.max) else None
-        return by_epoch.get(getattr(run, f"epoch_{name}"))
+        return by_epoch.get(getattr(run, f"epoch_{epoch_choice}"))
 
     # --- errors
 

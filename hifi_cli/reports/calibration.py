@@ -32,13 +32,15 @@ def classes_of(task: str) -> list[str]:
     return []
 
 
-def measure(study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric: str) -> pd.Series:
+def measure(
+    study: Study, runs: pd.DataFrame, epoch_choice: EpochChoice | None, metric: str
+) -> pd.Series:
     """Return a measure of the predictions of each run.
 
     Args:
         study: where the runs come from.
         runs: rows of `Study.runs`, of one task where the measure is of pairs of seeds.
-        score: the epoch that is asked for; None: the one that each run reports.
+        epoch_choice: the epoch that is asked for; None: the one that each run reports.
         metric: one of `MEASURES`.
 
     Returns:
@@ -48,7 +50,7 @@ def measure(study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric:
     known: dict[Any, pd.DataFrame] = {}
     for index, run in runs.iterrows():
         # Predictions are stored of the kept epoch alone.
-        if score not in (None, run.kept):
+        if epoch_choice not in (None, run.kept):
             continue
         predictions = _stored(study, run.path, run.task)
         if predictions is not None:

@@ -28,11 +28,21 @@ def _conditions_of_keys() -> dict[str, str]:
     return conditions
 
 
+def _at_shown_epoch(conditions: Mapping[str, str]) -> dict[str, str]:
+    """Return conditions by columns of `ComparableRuns.frame`, of which the shown epochs must agree."""
+    by_column = {}
+    for column, name in conditions.items():
+        by_column["shown_epoch" if column == "report" else column] = name
+    return by_column
+
+
 # Runs of two methods may be compared only if they agree in these columns of `Study.runs`. The
 # values are the names in messages.
 CONDITIONS = _conditions_of_keys() | COMPARED
-# Runs of one method on one task may be averaged over seeds only if they agree in these.
-_CONDITIONS_OF_A_MEAN = _conditions_of_keys() | AVERAGED
+# The same of `ComparableRuns.frame`.
+_CONDITIONS_OF_ROWS = _at_shown_epoch(CONDITIONS)
+# Runs of one method on one task may be averaged over seeds only if they agree in these columns of it.
+_CONDITIONS_OF_A_MEAN = _at_shown_epoch(_conditions_of_keys() | AVERAGED)
 # Digests: messages print the name of the condition alone.
 _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_hash"}
 # Conditions about random draws, which have a flag of their own (`--include draws`).
@@ -55,9 +65,9 @@ class ComparableRuns:
         options: which epoch's score is meant, and which flags do not exclude a run.
         row_key: what is compared, methods or backbones.
         metric: what the scores are; None: each run's primary metric.
-        frame: the rows of `Study.runs`, in which `report` is the epoch that `--score` asks for, if it
-            asks for one, with further columns:
+        frame: the rows of `Study.runs` with further columns:
             `row`: the run's method or backbone, as `row_key` says.
+            `shown_epoch`: the epoch of its score: that of the options, or else the one it reports.
             `changed`: settings that are not the protocol's, in words; empty: none.
             `own_epochs`: whether the epochs are not the protocol's. A protocol may train one method
             longer than another, as HiFi trains BitFit as long as BitFit's own paper does.
@@ -91,7 +101,8 @@ class ComparableRuns:
             row_key: what is compared, methods or backbones.
             metric: a metric, or a measure of the stored predictions; None: each run's primary one.
         """
-        frame = runs.assign(row=runs[row_key], report=options.score or runs["report"])
+        shown_epoch = options.epoch_choice or runs["report"]
+        frame = runs.assign(row=runs[row_key], shown_epoch=shown_epoch)
         frame = _with_settings(frame)
         reasons = _reasons_to_exclude(frame, options.included)
         frame = frame.assign(excluded_because=reasons, points=float("nan"))
@@ -99,7 +110,7 @@ class ComparableRuns:
 
     def scored_by(self, metric: str | None) -> "ComparableRuns":
         """Return the same runs with the scores of another metric."""
-        points = _points(self.study, self.usable, self.options.score, metric)
+        points = _points(self.study, self.usable, self.options.epoch_choice, metric)
         return replace(self, metric=metric, frame=self.frame.assign(points=points))
 
     def of_tasks(self, tasks: Collection[str]) -> "ComparableRuns":
@@ -118,10 +129,11 @@ class ComparableRuns:
     @property
     def conditions(self) -> dict[str, str]:
         """The columns that rows must share to be compared, with their names."""
+        conditions = dict(_CONDITIONS_OF_ROWS)
         if self.row_key == "backbone":
             # Backbones are what is compared: each has weights of its own.
-            return {column: CONDITIONS[column] for column in CONDITIONS if column != "weights"}
-        return CONDITIONS
+            del conditions["weights"]
+        return conditions
 
     @property
     def required_conditions(self) -> dict[str, str]:
@@ -183,26 +195,26 @@ def note_on_epochs(runs: pd.DataFrame) -> list[str]:
     Args:
         runs: rows of `ComparableRuns.frame`.
     """
-    rules = map(EpochRule, runs["report"], runs["selection"])
+    rules = map(EpochRule, runs["shown_epoch"], runs["selection"])
     if any(rule.is_chosen_on_reported for rule in rules):
         return [CHOSEN_ON_REPORTED]
     return []
 
 
 def _points(
-    study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric: str | None
+    study: Study, runs: pd.DataFrame, epoch_choice: EpochChoice | None, metric: str | None
 ) -> pd.Series:
     """Return the scores of runs in percent; a measure of the predictions in its own unit.
 
     Args:
         study: where the runs come from.
         runs: rows of `ComparableRuns.frame`.
-        score: the epoch of the score; None: the one that each run reports.
+        epoch_choice: the epoch of the score; None: the one that each run reports.
         metric: a metric or measure; None: each run's primary metric.
     """
     if metric in MEASURES:
-        return measure(study, runs, score, metric)
-    return 100 * study.scores(runs, score, metric)
+        return measure(study, runs, epoch_choice, metric)
+    return 100 * study.scores(runs, epoch_choice, metric)
 
 
 # --- reasons to exclude a run

@@ -123,7 +123,7 @@ def compare(
     ]
     if over_rows:
         all_pairs = [each.pairs for each in comparisons]
-        tables.append(row_table(study, all_pairs, score=options.score, metric=metric))
+        tables.append(row_table(study, all_pairs, epoch_choice=options.epoch_choice, metric=metric))
     return tables
 
 

@@ -15,13 +15,13 @@ class ReportOptions:
     """Options that apply to every table, comparison and claim of a command.
 
     Attributes:
-        score: the epoch whose score is shown; None: the one that each run's protocol reports.
+        epoch_choice: the epoch whose score is shown; None: the one that each run's protocol reports.
         included: flags (`limited`, `unequal`, `draws`, `changed`) of runs that count.
         show_published: whether tables show the papers' numbers too.
         show_intervals: whether means of tables of scores have intervals in place of deviations.
     """
 
-    score: EpochChoice | None = None
+    epoch_choice: EpochChoice | None = None
     included: frozenset[str] = INCLUDED_BY_DEFAULT
     show_published: bool = False
     show_intervals: bool = False

@@ -44,7 +44,7 @@ def row_table(
     study: Study,
     all_pairs: Sequence[Pairs],
     *,
-    score: EpochChoice | None,
+    epoch_choice: EpochChoice | None,
     metric: str | None,
 ) -> Table:
     """Compare a method with each of the others over the rows of each task.
@@ -52,7 +52,7 @@ def row_table(
     Args:
         study: where the runs come from.
         all_pairs: the pairs of the method's runs with those of each other one.
-        score: which epoch is compared; predictions are stored of the kept epoch alone.
+        epoch_choice: which epoch is compared; predictions are stored of the kept epoch alone.
         metric: None: each task's primary one.
     """
     first = all_pairs[0].labels[0]
@@ -65,7 +65,7 @@ def row_table(
             task: str = of_task["task"].iloc[0]
             label = label_of("tasks", task)
             try:
-                cells = _tested(study, of_task, task, score, metric)
+                cells = _tested(study, of_task, task, epoch_choice, metric)
             except NotTested as why:
                 notes.append(f"{label}, {other}: left out: {why}")
                 continue
@@ -86,7 +86,11 @@ def row_table(
 
 
 def _tested(
-    study: Study, pairs: pd.DataFrame, task: str, score: EpochChoice | None, metric: str | None
+    study: Study,
+    pairs: pd.DataFrame,
+    task: str,
+    epoch_choice: EpochChoice | None,
+    metric: str | None,
 ) -> dict[str, Cell]:
     """Test the pairs of runs of one task.
 
@@ -94,7 +98,7 @@ def _tested(
         study: where the runs come from.
         pairs: rows of `Pairs.frame`.
         task: the task's name.
-        score: which epoch is compared.
+        epoch_choice: which epoch is compared.
         metric: None: the task's primary one.
 
     Returns:
@@ -106,7 +110,7 @@ def _tested(
     """
     spec = _spec_of(task)
     name = metric or str(pairs["metric_first"].iloc[0])
-    first, second = _aligned_predictions(study, pairs, score)
+    first, second = _aligned_predictions(study, pairs, epoch_choice)
     scores = []
     others = []
     for path, predictions in first.items():
@@ -151,7 +155,7 @@ def _spec_of(task: str) -> TaskSpec:
 
 
 def _aligned_predictions(
-    study: Study, pairs: pd.DataFrame, score: EpochChoice | None
+    study: Study, pairs: pd.DataFrame, epoch_choice: EpochChoice | None
 ) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:
     """Return the predictions of each run by its path, those of the first method and of the second.
 
@@ -165,9 +169,11 @@ def _aligned_predictions(
         tables: dict[str, pd.DataFrame] = {}
         for path in pairs[side]:
             # A run stores the predictions of one epoch, which may not be the one of the score.
-            kept = study.results[path].kept_score
-            if score not in (None, kept):
-                raise NotTested(f"predictions are stored of the {kept} epoch, not of the {score}")
+            kept = study.results[path].kept
+            if epoch_choice not in (None, kept):
+                raise NotTested(
+                    f"predictions are stored of the {kept} epoch, not of the {epoch_choice}"
+                )
             table = study.usable_predictions(path)
             if table is None:
                 raise NotTested(f"no predictions are stored of {path}")

@@ -146,9 +146,9 @@ class Layout:
         conditions = [f"protocol {spec.protocol}", constant]
         if self.shots != "full":
             conditions.append(f"{self.shots}-shot")
-        score = self.runs.options.score
-        epochs = [score] if score else sorted(self.all_runs["report"].unique())
-        conditions += [EPOCHS[epoch] for epoch in epochs]
+        asked = self.runs.options.epoch_choice
+        shown = [asked] if asked else sorted(self.all_runs["report"].unique())
+        conditions += [EPOCHS[choice] for choice in shown]
         return f"{spec.description or 'Finished runs'} ({', '.join(conditions)})"
 
     @property

@@ -95,7 +95,7 @@ def evaluate(path: Path, workspace: Workspace) -> Evaluation:
         name: (scores.get(name), result.metrics.get(name)) for name in {**scores, **result.metrics}
     }
     primary = prepared.task.primary
-    kept = {f"{primary} of the kept epoch": (scores[primary], result.score(result.kept_score))}
+    kept = {f"{primary} of the kept epoch": (scores[primary], result.score(result.kept))}
     differing = [name for name, pair in (compared | kept).items() if not _is_reproduced(*pair)]
     # Written so that it holds of NaN too.
     if not difference <= _LOGIT_TOLERANCE:

@@ -75,7 +75,7 @@ class RunsOfClaims:
         self._judged: dict[tuple[str | None, ...], ComparableRuns] = {}
 
     def of(
-        self, protocol: str, backbone: str, metric: str | None, score: EpochChoice | None
+        self, protocol: str, backbone: str, metric: str | None, epoch_choice: EpochChoice | None
     ) -> ComparableRuns:
         """Return the runs of a protocol and backbone, with their scores.
 
@@ -83,15 +83,15 @@ class RunsOfClaims:
             protocol: as finished runs have it.
             backbone: as finished runs have it.
             metric: what they are scored by; None: each run's primary metric.
-            score: the epoch of the score; None: the one that each run's protocol reports.
+            epoch_choice: the epoch of the score; None: the one that each run's protocol reports.
         """
-        key = (protocol, backbone, metric, score)
+        key = (protocol, backbone, metric, epoch_choice)
         # Runs take long to judge.
         if key not in self._judged:
             runs = select_runs(
                 self.study.runs, protocol=protocol, backbone=backbone, shots=shots_of(protocol)
             )
-            options = replace(self.options, score=score)
+            options = replace(self.options, epoch_choice=epoch_choice)
             self._judged[key] = ComparableRuns.of(self.study, runs, options, metric=metric)
         return self._judged[key]
 
@@ -228,7 +228,7 @@ def _decided_by_runs(
         backbone: of those that decide.
     """
     seeds = smallest_seeds(claim, file)
-    comparable = runs.of(protocol, backbone, claim.metric, runs.options.score)
+    comparable = runs.of(protocol, backbone, claim.metric, runs.options.epoch_choice)
     findings = decide_comparisons(claim, evidence_of_runs(claim, file, comparable), file.margin)
     verdict, reason = verdict_of_claim(findings)
     is_decided = verdict in ("reproduced", "not reproduced")
@@ -250,10 +250,10 @@ def _verdict_by_last_epochs(
     The best epoch may be chosen on the rows that are scored, which favours methods that vary more.
     Predictions are stored of one epoch only, so that measures of them have no other score.
     """
-    score: EpochChoice | None = "last"
+    epoch_choice: EpochChoice | None = "last"
     if claim.metric in MEASURES:
-        score = runs.options.score
-    of_last = runs.of(protocol, backbone, claim.metric, score)
+        epoch_choice = runs.options.epoch_choice
+    of_last = runs.of(protocol, backbone, claim.metric, epoch_choice)
     evidence = evidence_of_runs(claim, file, of_last)
     verdict, _ = verdict_of_claim(decide_comparisons(claim, evidence, file.margin))
     return verdict
