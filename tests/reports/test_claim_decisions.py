@@ -15,12 +15,14 @@ from hifi_cli.reports.claims.decide import (
 )
 from hifi_cli.reports.claims.evidence import Evidence
 
-# what is required, and what is possible if the claim is true
-SUPERIOR, NOT_WORSE, EQUAL = ((0, inf), (0.5, inf)), ((-1, inf), (-1, inf)), ((-1, 1), (-1, 1))
+# Within the first bounds a claim is reproduced, outside of the second ones it is refuted.
+SUPERIOR = Condition((0, inf), (0.5, inf))
+NOT_WORSE = Condition((-1, inf), (-1, inf))
+EQUAL = Condition((-1, 1), (-1, 1))
 
 
 @pytest.mark.parametrize(
-    ("bounds", "mean", "verdict"),
+    ("condition", "mean", "verdict"),
     [
         (SUPERIOR, 0.9, "reproduced"),
         (SUPERIOR, 0.25, "undecided"),  # the interval, 0.25 +- 0.38, holds 0 and the margin
@@ -36,23 +38,23 @@ SUPERIOR, NOT_WORSE, EQUAL = ((0, inf), (0.5, inf)), ((-1, inf), (-1, inf)), ((-
         (EQUAL, -1.8, "not reproduced"),
     ],
 )
-def test_the_verdict_follows_from_the_interval(bounds, mean, verdict):
+def test_the_verdict_follows_from_the_interval(condition, mean, verdict):
     deviations = 0.55 * stats.norm.ppf((np.arange(10) + 0.5) / 10)
-    assert verdict_of_values([(mean + deviations).tolist()], *bounds) == verdict
+    assert verdict_of_values([(mean + deviations).tolist()], condition) == verdict
 
 
 def test_a_superior_method_is_rarely_rejected_and_an_equal_one_rarely_reproduced():
     rng = np.random.default_rng(0)
     for truth, wrong in ((0.0, "reproduced"), (0.5, "not reproduced")):
         groups = truth + rng.standard_t(4, size=(1500, 3, 4))
-        errors = np.mean(
-            [verdict_of_values(group.tolist(), *SUPERIOR) == wrong for group in groups]
-        )
+        errors = np.mean([verdict_of_values(group.tolist(), SUPERIOR) == wrong for group in groups])
         assert errors <= 0.025 + 3 * (0.025 * 0.975 / 1500) ** 0.5
 
 
-def finding(values, required=(0.0, inf), possible=(0.5, inf), *, is_ratio=False, **options):
-    condition = Condition(required, possible, is_ratio)
+def finding(
+    values, reproduced_within=(0.0, inf), refuted_outside=(0.5, inf), *, is_ratio=False, **options
+):
+    condition = Condition(reproduced_within, refuted_outside, is_ratio)
     return decide_comparison(Evidence("", {"rte": values}), condition, **options)
 
 
@@ -63,7 +65,7 @@ def test_the_printed_comparison_is_one_that_decides():
         "lora": [-4.0, 3.5, -3.0, 2.9, 2.0, -4.0, 0.9],
     }
     findings = [
-        finding(numbers, possible=(2.0, inf), level=LEVEL / 2) for numbers in values.values()
+        finding(numbers, refuted_outside=(2.0, inf), level=LEVEL / 2) for numbers in values.values()
     ]
     assert [each.verdict for each in findings] == ["not reproduced", "undecided"]
     assert findings[1].effect < findings[0].effect
@@ -81,6 +83,6 @@ def test_several_comparisons_are_rejected_at_their_share_of_the_level():
 
 def test_an_interval_beyond_zero_that_the_sign_flips_do_not_confirm_is_told():
     values = {"cola": [15.2, 15.4, 15.6], "mrpc": [-2.4, -2.5, -2.6], "stsb": [-0.5, -0.6, -0.7]}
-    found = decide_comparison(Evidence("", values, [*values]), Condition(*SUPERIOR))
+    found = decide_comparison(Evidence("", values, [*values]), SUPERIOR)
     assert (found.verdict, found.interval[0] > 3) == ("undecided", True)
     assert found.reason == "the sign-flip test does not agree with the interval"

@@ -8,10 +8,10 @@ import pytest
 
 from hifi_cli.paired_tests import LEVEL
 from hifi_cli.reports.claims import spec as claims_spec
-from hifi_cli.reports.claims.decide import verdict_of_values
+from hifi_cli.reports.claims.decide import Condition, verdict_of_values
 from hifi_cli.reports.claims.seeds import smallest_seeds
 
-ABOVE = ((0.0, inf), (0.5, inf))
+ABOVE = Condition((0.0, inf), (0.5, inf))
 
 
 def p_of_differences_of_one_sign(count):
@@ -76,8 +76,8 @@ def test_the_rule_decides_with_these_numbers_and_not_with_one_seed_less(tasks, c
     for seeds in range(2, 10):
         up = [[50 + number / 100 for number in range(seeds)] for _ in range(tasks)]
         down = [[-value for value in values] for values in up]
-        can_reproduce = verdict_of_values(up, *ABOVE, level) == "reproduced"
-        can_refute = verdict_of_values(down, *ABOVE, level) == "not reproduced"
+        can_reproduce = verdict_of_values(up, ABOVE, level) == "reproduced"
+        can_refute = verdict_of_values(down, ABOVE, level) == "not reproduced"
         assert can_reproduce == (seeds >= found.to_reproduce)
         assert can_refute == (seeds >= found.to_refute)
 

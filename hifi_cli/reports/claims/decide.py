@@ -55,29 +55,31 @@ class Finding:
 # --- conditions
 
 
-def condition_of(claim: Claim, published: float | None = None, smallest: float = 0.0) -> Condition:
+def condition_of(
+    claim: Claim, published: float | None = None, default_margin: float = 0.0
+) -> Condition:
     """Return what a claim requires of our effect.
 
     Args:
         claim: its bounds and margin.
         published: the published effect; None: not known.
-        smallest: the smallest difference that counts, where the claim has neither bounds nor margin
-            and no difference is published.
+        default_margin: the smallest difference that counts, where the claim has neither bounds nor
+            margin and no difference is published.
     """
     if isinstance(claim, DifferenceClaim) and not claim.has_bounds:
-        return _condition_of_being_above(claim, published, smallest)
+        return _condition_of_being_above(claim, published, default_margin)
     return _condition_of_bounds(claim)
 
 
 def _condition_of_being_above(
-    claim: DifferenceClaim, published: float | None, smallest: float
+    claim: DifferenceClaim, published: float | None, default_margin: float
 ) -> Condition:
     """Return what is required of a difference that is claimed to be above 0.
 
     It is refuted where it is shown to be below the claim's margin, or else below half of the
-    published difference, or else below the smallest difference that counts.
+    published difference, or else below the default margin.
     """
-    refuted_below = smallest
+    refuted_below = default_margin
     if published and published > 0:
         refuted_below = published / 2
     if claim.margin:
@@ -116,26 +118,26 @@ def decide_comparison(evidence: Evidence, condition: Condition, level: float = L
         verdict: Verdict = "undecided" if evidence.reason else "not run"
         return Finding(evidence, verdict, evidence.reason)
     groups = [np.array(values) for values in evidence.values.values()]
-    required = condition.reproduced_within
-    tolerated = condition.refuted_outside
+    # The same condition, on the scale of the groups.
+    of_groups = condition
     if condition.is_ratio:
         groups = [_logarithms(values) for values in groups]
-        required = _logarithms_of_bounds(required)
-        tolerated = _logarithms_of_bounds(tolerated)
+        of_groups = _condition_of_logarithms(condition)
     effect = float(np.mean([np.mean(values) for values in groups]))
     interval = mean_interval(groups)
     # Values that can decide nothing, such as those of one seed, get no verdict whatever they are.
     verdict = "undecided"
     reason = _lack_of_evidence(evidence, interval)
     if not reason:
-        verdict = verdict_of_values(groups, required, tolerated, level)
+        verdict = verdict_of_values(groups, of_groups, level)
+        low, _ = of_groups.reproduced_within
         if verdict == "undecided":
-            reason = _why_undecided(groups, required, tolerated, level)
-        # The interval lies above the required bound, and yet the claim is refuted, by its margin:
-        # the reader sees an effect and must be told why it is not enough.
-        elif verdict == "not reproduced" and interval and interval[0] > required[0] > -inf:
-            least, _ = condition.refuted_outside
-            reason = f"there is a difference, but smaller than {least:.3g}"
+            reason = _why_undecided(groups, of_groups, level)
+        # The interval lies above the bound that reproduces the claim, and yet it is refuted, by its
+        # margin: the reader sees an effect and must be told why it is not enough.
+        elif verdict == "not reproduced" and interval and interval[0] > low > -inf:
+            margin, _ = condition.refuted_outside
+            reason = f"there is a difference, but smaller than {margin:.3g}"
     if condition.is_ratio:
         effect, interval = _exponentials(effect, interval)
     return Finding(evidence, verdict, reason, effect, interval)
@@ -145,6 +147,14 @@ def _logarithms(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the logarithms of ratios, [repetitions]; a ratio of 0 counts as 1e-9, to be finite."""
     logarithms: NDArray[np.float64] = np.log(np.maximum(ratios, 1e-9))
     return logarithms
+
+
+def _condition_of_logarithms(condition: Condition) -> Condition:
+    """Return what a condition on ratios requires of their logarithms."""
+    return Condition(
+        reproduced_within=_logarithms_of_bounds(condition.reproduced_within),
+        refuted_outside=_logarithms_of_bounds(condition.refuted_outside),
+    )
 
 
 def _logarithms_of_bounds(bounds: Bounds) -> Bounds:
@@ -173,27 +183,24 @@ def _lack_of_evidence(evidence: Evidence, interval: Bounds | None) -> str:
     return ""
 
 
-def verdict_of_values(
-    groups: Groups, required: Bounds, tolerated: Bounds, level: float = LEVEL
-) -> Verdict:
+def verdict_of_values(groups: Groups, condition: Condition, level: float = LEVEL) -> Verdict:
     """Return the verdict of the values of several tasks.
 
     Args:
         groups: of each task, one value per seed.
-        required: the bounds within which the mean must be shown to be, to reproduce the claim.
-        tolerated: the bounds outside of which it must be shown to be, to refute the claim.
-        level: at which it is refuted.
+        condition: of the mean over tasks, on the scale of the values.
+        level: at which the claim is refuted.
     """
     # `shows_above` tests one direction only: a mean is below a bound if its negative is above the
     # negative bound.
     negated = [[-value for value in values] for values in groups]
-    lowest, highest = tolerated
-    is_too_low = lowest > -inf and shows_above(negated, -lowest, level)
-    is_too_high = highest < inf and shows_above(groups, highest, level)
+    low, high = condition.refuted_outside
+    is_too_low = low > -inf and shows_above(negated, -low, level)
+    is_too_high = high < inf and shows_above(groups, high, level)
     if is_too_low or is_too_high:
         return "not reproduced"
     # A bound that is not there is always kept.
-    low, high = required
+    low, high = condition.reproduced_within
     keeps_low = low == -inf or shows_above(groups, low)
     keeps_high = high == inf or shows_above(negated, -high)
     if keeps_low and keeps_high:
@@ -201,7 +208,7 @@ def verdict_of_values(
     return "undecided"
 
 
-def _why_undecided(groups: Groups, required: Bounds, tolerated: Bounds, level: float) -> str:
+def _why_undecided(groups: Groups, condition: Condition, level: float) -> str:
     """Say why neither verdict follows: interval and sign-flip test must agree on it.
 
     The arguments are those of `verdict_of_values`.
@@ -210,10 +217,13 @@ def _why_undecided(groups: Groups, required: Bounds, tolerated: Bounds, level: f
     repetitions = sum(map(len, groups))
     if smallest_p(repetitions) >= LEVEL:
         return "too few seeds for the sign-flip test"
-    low, high = mean_interval(groups) or (-inf, inf)
-    least, most = mean_interval(groups, level) or (-inf, inf)
-    is_inside = required[0] < low and high < required[1]
-    is_outside = most < tolerated[0] or least > tolerated[1]
+    # Each side is judged by the interval of its own level.
+    low, high = condition.reproduced_within
+    start, end = mean_interval(groups) or (-inf, inf)
+    is_inside = low < start and end < high
+    low, high = condition.refuted_outside
+    start, end = mean_interval(groups, level) or (-inf, inf)
+    is_outside = end < low or start > high
     if is_inside or is_outside:
         return "the sign-flip test does not agree with the interval"
     return "interval too wide"
@@ -223,7 +233,7 @@ def _why_undecided(groups: Groups, required: Bounds, tolerated: Bounds, level: f
 
 
 def decide_comparisons(
-    claim: Claim, evidence: Sequence[Evidence], smallest: float
+    claim: Claim, evidence: Sequence[Evidence], default_margin: float
 ) -> list[Finding]:
     """Decide every comparison of a claim.
 
@@ -233,7 +243,7 @@ def decide_comparisons(
     Args:
         claim: what is required.
         evidence: on each comparison.
-        smallest: the smallest difference that counts, where nothing else says it.
+        default_margin: the smallest difference that counts, where nothing else says it.
     """
     level = LEVEL
     # A figure holds one number, which is a single comparison: the level stays whole.
@@ -244,7 +254,7 @@ def decide_comparisons(
         published = None
         if isinstance(claim, DifferenceClaim):
             published = each.published.effect
-        condition = condition_of(claim, published, smallest)
+        condition = condition_of(claim, published, default_margin)
         findings.append(decide_comparison(each, condition, level))
     return findings
 
