@@ -27,7 +27,8 @@ from hifi_cli.reports.pairs import Pairs, pair
 from hifi_cli.reports.table_spec import AVERAGE, load_published
 from hifi_cli.tasks.metrics import METRICS
 
-# A mean score in points that is less above a constant prediction's is at chance.
+# A task is at chance where the mean score of its runs exceeds that of the best constant prediction by
+# less than this many points.
 CHANCE_POINTS = 3.0
 
 
@@ -106,17 +107,18 @@ def _evidence_of_differences(
     """Return the evidence on every comparison of a claim; with `every_task` one for each task."""
     runs = runs.of_tasks(tasks_of(claim, file))
     compared = [pair(runs, *names) for names in product(claim.first, claim.second)]
-    chance: dict[str, str] = {}
+    # Chance is judged by the primary metric alone.
+    why_not_decided: dict[str, str] = {}
     if claim.metric is None:
-        chance = _tasks_at_chance(runs.study, compared)
+        why_not_decided = _tasks_at_chance(runs.study, compared)
     evidence: list[Evidence] = []
     for pairs in compared:
-        evidence += _evidence_of_pairs(claim, file, pairs, chance)
+        evidence += _evidence_of_pairs(claim, file, pairs, why_not_decided)
     return evidence
 
 
 def _evidence_of_pairs(
-    claim: DifferenceClaim, file: ClaimsFile, pairs: Pairs, chance: Mapping[str, str]
+    claim: DifferenceClaim, file: ClaimsFile, pairs: Pairs, why_not_decided: Mapping[str, str]
 ) -> list[Evidence]:
     """Return the evidence of the pairs of two methods: one of all tasks, or one for each.
 
@@ -124,10 +126,12 @@ def _evidence_of_pairs(
         claim: that the comparison belongs to.
         file: its file.
         pairs: the paired runs.
-        chance: why a task decides nothing about the claim, by task.
+        why_not_decided: by task, why it decides nothing about the claim; without those that may.
     """
-    notes = [f"{label_of('tasks', task)} decides nothing: {why}" for task, why in chance.items()]
-    tasks = [task for task in tasks_of(claim, file) if task not in chance]
+    notes = []
+    for task, why in why_not_decided.items():
+        notes.append(f"{label_of('tasks', task)} decides nothing: {why}")
+    tasks = [task for task in tasks_of(claim, file) if task not in why_not_decided]
     used = pairs.frame[pairs.frame["task"].isin(tasks)]
     # With `every_task`, each task is a comparison of its own. Where no task can decide, one
     # comparison without values says so.
@@ -211,9 +215,13 @@ def published_effect(
 
 
 def _tasks_at_chance(study: Study, compared: Sequence[Pairs]) -> dict[str, str]:
-    """Say why tasks decide nothing about a claim, by task; only tasks that decide nothing.
+    """Return the tasks that decide nothing about a claim, each with a sentence that says why.
 
     All comparisons of a claim are judged by the same runs, so that they are about the same tasks.
+
+    Args:
+        study: where the runs come from.
+        compared: the pairs of runs of every comparison of the claim.
     """
     sides = []
     for pairs in compared:
@@ -221,20 +229,21 @@ def _tasks_at_chance(study: Study, compared: Sequence[Pairs]) -> dict[str, str]:
             columns = {f"{name}_{side}": name for name in ("path", "metric", "points")}
             sides.append(pairs.frame[["task", *columns]].rename(columns=columns))
     runs = pd.concat(sides).drop_duplicates("path")
-    found = {}
+    why_not_decided = {}
     for task, of_task in runs.groupby("task"):
         why = _why_at_chance(study, of_task)
         if why:
-            found[str(task)] = why
-    return found
+            why_not_decided[str(task)] = why
+    return why_not_decided
 
 
 def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
-    """Say why a task decides nothing about a claim; empty: it may decide.
+    """Return a sentence that says why a task at chance decides nothing; empty: it may decide.
 
-    The rule: their mean score is less than 3 points, or less than two standard errors over the
-    examples, above the best score of a constant prediction (of accuracy: the majority-class
-    baseline). A task may decide where no prediction is stored, and where a row has several labels.
+    A task is at chance if the mean score of its runs exceeds that of the best constant prediction (of
+    accuracy: the majority-class baseline) by less than `CHANCE_POINTS`, or by less than two standard
+    errors over the examples. A task without stored predictions may decide, and so may one whose rows
+    have several labels.
 
     Args:
         study: where the runs come from.
@@ -242,27 +251,50 @@ def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
     """
     # All runs of the task have the same rows: the labels of one of them are those of all.
     run = runs.iloc[0]
-    metric = run["metric"]
     stored = study.usable_predictions(run["path"])
-    if stored is None or not _can_be_constant(metric, stored):
+    if stored is None or not _can_be_constant(run["metric"], stored):
         return ""
-    name = "score"
-    mean = float(runs["points"].mean())
-    if metric == "f1":
-        # A constant prediction has an F1 of 81 on MRPC: the accuracy of what is stored counts.
-        metric = "accuracy"
-        name = "accuracy"
-        mean = _mean_accuracy(study, [*runs["path"]])
+    judged = _score_to_judge(study, runs)
     labels = _labels_as_numbers(run["task"], stored)
-    constant = _best_constant_score(metric, labels)
+    constant = _best_constant_score(judged.metric, labels)
     # Two standard errors, in points.
     two_errors = 200 * _standard_error(constant, len(labels))
-    if mean - 100 * constant >= max(CHANCE_POINTS, two_errors):
+    if judged.mean - 100 * constant >= max(CHANCE_POINTS, two_errors):
         return ""
     return (
-        f"its mean {name} of {mean:.1f} is not clearly above {100 * constant:.1f},"
+        f"its mean {judged.name} of {judged.mean:.1f} is not clearly above {100 * constant:.1f},"
         " which one class for every example has"
     )
+
+
+class _JudgedScore(NamedTuple):
+    """The score by which the runs of a task are judged to be at chance or not.
+
+    Attributes:
+        name: in messages.
+        mean: over the runs, in percent.
+        metric: of the constant predictions that it is compared with.
+    """
+
+    name: str
+    mean: float
+    metric: str
+
+
+def _score_to_judge(study: Study, runs: pd.DataFrame) -> _JudgedScore:
+    """Return the score of a task's runs that is compared with constant predictions.
+
+    It is that of the runs themselves, and the accuracy in place of an F1: on MRPC a constant
+    prediction has an F1 of 81.
+
+    Args:
+        study: where the runs come from.
+        runs: as `_why_at_chance` takes them.
+    """
+    metric = runs["metric"].iloc[0]
+    if metric == "f1":
+        return _JudgedScore("accuracy", _mean_accuracy(study, [*runs["path"]]), "accuracy")
+    return _JudgedScore("score", float(runs["points"].mean()), metric)
 
 
 def _can_be_constant(metric: str, stored: pd.DataFrame) -> bool:
