@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.reports.protocols import protocol_config
-from hifi_cli.reports.table import Cell, Place, Row, Table, value_column
+from hifi_cli.reports.table import Cell, Position, Row, Table, value_column
 from hifi_cli.reports.table_spec import (
     NO_TABLE,
     ColumnSpec,
@@ -99,13 +99,13 @@ def _note_on_paper(spec: TableSpec, show_published: bool) -> list[str]:
 
 def _beside_paper(
     spec: TableSpec, ours: Callable[[str, ColumnSpec], str | int | None], show_published: bool
-) -> tuple[list[Row], dict[Place, list[str]]]:
+) -> tuple[list[Row], dict[Position, list[str]]]:
     """Rows of what `ours` says of each row and column, each above the paper's, and footnotes."""
     paper = NO_TABLE
     if spec.published and show_published:
         paper = load_published(spec.published).table
     rows: list[Row] = []
-    footnotes: dict[Place, list[str]] = {}
+    footnotes: dict[Position, list[str]] = {}
     for row in spec.rows:
         name = str(row.method)
         label = row.label or label_of("methods", name)

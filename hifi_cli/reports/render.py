@@ -4,7 +4,7 @@ import html
 import io
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import TextWrapper
@@ -238,17 +238,17 @@ class Style:
 
     Attributes:
         escape: makes a text plain.
+        rank_templates: around the best number of a column (1) and the second (2).
         indent: before a label that belongs to the row above.
         mark: around the letters of footnotes.
         spread: around a standard deviation.
-        places: around a number that is neither best nor second, the best, and the second.
     """
 
     escape: Callable[[str], str]
+    rank_templates: Mapping[int, str]
     indent: str = "  "
     mark: str = "[{}]"
     spread: str = " ±{}"
-    places: tuple[str, str, str] = ("{}", "{}", "{}")
 
     def line(self, text: str) -> str:
         """Return a text on one line: an empty line would end a table or a caption."""
@@ -277,26 +277,26 @@ def _escaped_latex(text: str) -> str:
 _TEXT = Style(
     escape=markup.escape,
     mark=r"\[{}]",
-    places=("{}", "[bold]{}[/]", "[underline]{}[/]"),
+    rank_templates={1: "[bold]{}[/]", 2: "[underline]{}[/]"},
 )
 _MARKDOWN = Style(
     escape=_escaped_markdown,
     indent="&nbsp;&nbsp;",
     mark="<sup>{}</sup>",
-    places=("{}", "**{}**", "<u>{}</u>"),
+    rank_templates={1: "**{}**", 2: "<u>{}</u>"},
 )
 _TEX = Style(
     escape=_escaped_latex,
     indent=r"\quad ",
     mark=r"\textsuperscript{{{}}}",
     spread=r"$_{{\pm {}}}$",
-    places=("{}", r"\textbf{{{}}}", r"\underline{{{}}}"),
+    rank_templates={1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"},
 )
 _HTML = Style(
     escape=html.escape,
     indent="&nbsp;&nbsp;",
     mark="<sup>{}</sup>",
-    places=("{}", "<b>{}</b>", "<u>{}</u>"),
+    rank_templates={1: "<b>{}</b>", 2: "<u>{}</u>"},
 )
 
 
@@ -326,8 +326,10 @@ def _label(table: Table, style: Style, row: int, label: str) -> str:
 
 def _cell(table: Table, style: Style, row: int, key: str) -> str:
     """Return a number or text, its interval or standard deviation, and the marks of its footnotes."""
-    place = table.places.get((row, key), 0)
-    text = style.places[place].format(style.line(table.number(row, key)))
+    text = style.line(table.number(row, key))
+    rank = table.ranks.get((row, key))
+    if rank is not None:
+        text = style.rank_templates[rank].format(text)
     interval = table.interval(row, key)
     deviation = table.spread(row, key)
     if interval:

@@ -9,7 +9,7 @@ from hifi_cli.errors import MissingError
 from hifi_cli.records.searches import tried_settings
 from hifi_cli.records.study import TABLE_KEYS, Study
 from hifi_cli.reports.selection import runs_with, setting_in_words, table_keys
-from hifi_cli.reports.table import Cell, Place, Row, Table, known, std_column, value_column
+from hifi_cli.reports.table import Cell, Position, Row, Table, known, std_column, value_column
 
 
 def searches(
@@ -57,7 +57,7 @@ def _search(conditions: str, tried: pd.DataFrame) -> Table:
     """
     tasks = {task: label_of("tasks", task) for task in tried["task"].unique()}
     rows: list[Row] = []
-    footnotes: dict[Place, list[str]] = {}
+    footnotes: dict[Position, list[str]] = {}
     for (method, settings), of_row in tried.groupby(["method", "settings"], sort=False):
         for setting in of_row.itertuples():
             if pd.isna(setting.score):

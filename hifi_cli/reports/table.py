@@ -14,12 +14,12 @@ DASH = "-"
 # Whose numbers a row has: ours, a paper's, or ours minus the paper's.
 Source = Literal["runs", "published", "difference"]
 # A row, by its index, and a column, by its key. The column is "" for the row as a whole.
-Place = tuple[int, str]
+Position = tuple[int, str]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The content of a table at one place.
+    """The content of a table at one position.
 
     Attributes:
         value: a mean over seeds (of scores in percent), another number, or a text; None: nothing.
@@ -128,7 +128,7 @@ class Table:
         names_column: heading of the rows' names in CSV and JSON. Programs know it as `method`,
             also where rows are backbones or tasks; empty: the labels are the names.
         formats: of numbers by key, for `format`; others have one decimal.
-        places: 1 for the best number of a column and 2 for the second.
+        ranks: 1 for the best number of a column and 2 for the second; others have none.
         footnotes: on cells and rows, in reading order.
         notes: sentences below the table.
         missing: what the table lacks, and the command that makes it.
@@ -145,8 +145,8 @@ class Table:
     index_title: str = "Method"
     names_column: str = "method"
     formats: dict[str, str] = field(default_factory=dict)
-    places: dict[Place, int] = field(default_factory=dict)
-    footnotes: dict[Place, list[str]] = field(default_factory=dict)
+    ranks: dict[Position, int] = field(default_factory=dict)
+    footnotes: dict[Position, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     own_texts: frozenset[str] = frozenset()
@@ -188,7 +188,7 @@ class Table:
             if ranks.nunique() <= 1:
                 continue
             for index, rank in ranks[ranks <= 2].items():
-                self.places[int(str(index)), key] = int(rank)
+                self.ranks[int(str(index)), key] = int(rank)
 
     @cached_property
     def marks(self) -> dict[str, str]:

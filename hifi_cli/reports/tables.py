@@ -29,7 +29,7 @@ from hifi_cli.reports.selection import note_on_variants, runs_with, select_runs,
 from hifi_cli.reports.table import (
     Cell,
     Column,
-    Place,
+    Position,
     Row,
     Table,
     known,
@@ -520,7 +520,7 @@ def _rows(
     ours: Sequence[dict[str, Cell]],
     theirs: dict[int, dict[str, Cell]],
     notes: dict[tuple[str, str], list[str]],
-) -> tuple[list[Row], dict[Place, list[str]]]:
+) -> tuple[list[Row], dict[Position, list[str]]]:
     """Return the rows of a table, each of ours above the paper's and the difference, and their footnotes.
 
     Args:
@@ -531,7 +531,7 @@ def _rows(
         notes: footnotes on ours, by name of the row and column.
     """
     rows: list[Row] = []
-    footnotes: dict[Place, list[str]] = {}
+    footnotes: dict[Position, list[str]] = {}
     for index, (spec, label) in enumerate(zip(layout.rows, layout.labels, strict=True)):
         if spec.method:
             for key in keys:

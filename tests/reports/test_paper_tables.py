@@ -101,8 +101,8 @@ def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tm
             if column == "Avg."
             else next(each.name for each in spec.columns if each.published == column)
         )
-        for method, place in marks.items():
-            assert table.places.get((lines[method], key)) == place, (column, method)
+        for method, rank in marks.items():
+            assert table.ranks.get((lines[method], key)) == rank, (column, method)
     (note,) = [note for note in table.notes if note.startswith("published:")]
     assert ("GLUE test server" in note and note.endswith("; ours: validation")) is (
         name in ("hifi-2", "superglue")
