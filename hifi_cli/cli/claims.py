@@ -1,5 +1,6 @@
 """`hifi claims`: verdicts on a paper's claims."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from hifi_cli.records.study import Study
 from hifi_cli.reports import table_spec
 from hifi_cli.reports.claims import spec as claims_spec
 from hifi_cli.reports.claims import table as claims_table
+from hifi_cli.reports.claims.spec import ClaimsFile
 from hifi_cli.reports.options import ReportOptions, flags_that_count
 from hifi_cli.reports.render import emit
 from hifi_cli.reports.table import Table
@@ -49,7 +51,7 @@ def claims(
         logger.warning(f"note: there is no directory {results_dir}, so that no claim has runs")
     task_names = options.stored_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
-    files = claims_spec.select(names or [], protocol=protocol, backbone=backbone)
+    files = claims_spec.select(names or [], protocol=protocol, backbone=backbone, tasks=task_names)
     # Files of claims may share a protocol, which is named once.
     for asked in dict.fromkeys(file.protocol for file in files.values()):
         if len(study.table_runs) and registry.name_of(asked) not in study.names("protocol"):
@@ -61,7 +63,7 @@ def claims(
             listed = ", ".join(left_out)
             logger.warning(f"note: {name} does not ask these claims under {protocol}: {listed}")
     tables = verdict_tables(
-        names or [],
+        files,
         study,
         ReportOptions(epoch_choice=score, included=flags_that_count(include)),
         protocol=protocol,
@@ -82,7 +84,7 @@ def verdicts_in(table: Table) -> list[str]:
 
 
 def verdict_tables(
-    words: list[str],
+    files: Mapping[str, ClaimsFile],
     study: Study,
     how: ReportOptions,
     *,
@@ -91,18 +93,19 @@ def verdict_tables(
     tasks: list[str],
     data_dir: Path | None = None,
 ) -> list[Table]:
-    """Build a table of verdicts for each file of claims that words name.
+    """Build a table of verdicts for each file of claims.
+
+    The other arguments than files, runs and options are those of the commands that make missing runs.
 
     Args:
-        words: files and claims; empty: all shipped files.
+        files: by name, with the claims that are asked.
         study: all runs.
         how: which epoch's score is meant, and which runs count.
         protocol: another protocol than the files'; None: theirs.
         backbone: another backbone than the files'; None: theirs.
         tasks: those that are asked about; empty: all.
-        data_dir: as the printed commands name it; None: they name none.
+        data_dir: directory of the official data files; None: the commands name none.
     """
-    files = claims_spec.select(words, protocol=protocol, backbone=backbone, tasks=tasks)
     given = options.arguments(
         tasks=",".join(map(registry.argument_of, tasks)), protocol=protocol, backbone=backbone
     )

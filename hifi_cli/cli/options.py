@@ -339,7 +339,6 @@ def resolve_runs(
     seeds: str | None = None,
     files: list[Path] | None = None,
     overrides: list[str] | None = None,
-    out: Path | None = None,
 ) -> list[RunConfig]:
     """Return the configuration of every combination of task, method and seed.
 
@@ -351,13 +350,10 @@ def resolve_runs(
         seeds: as `parse_seeds` reads them.
         files: YAMLs of -c.
         overrides: `key=value`, of the configuration or of how a data file is read.
-        out: a file for the result of one task.
 
     Raises:
         UsageError: a name, key or value is wrong, or a task, method or backbone is named nowhere.
     """
-    if out and len(tasks or ()) > 1:
-        raise UsageError(f"--out {out} is for one task: give one, or leave it out")
     # Everything that the record of a run will hold as text.
     names_and_values = [*(tasks or []), *(methods or []), *(overrides or []), backbone, protocol]
     for word in names_and_values:

@@ -206,8 +206,9 @@ def _tables_of_claims(
             asked = [word for word in claims if claims_spec.are_about(word, protocol)]
             if not asked:
                 continue
+        files = claims_spec.select(asked, protocol=protocol, backbone=backbone, tasks=tasks)
         verdicts = verdict_tables(
-            asked, study, how, protocol=protocol, backbone=backbone, tasks=tasks
+            files, study, how, protocol=protocol, backbone=backbone, tasks=tasks
         )
         found += [each for each in verdicts if claims or set(verdicts_in(each)) - {"not run"}]
     return found

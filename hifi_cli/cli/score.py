@@ -68,11 +68,13 @@ def resolve_head_runs(
         selects: whether heads are selected, and not scored alone.
 
     Raises:
-        UsageError: a name, key or value is wrong, or a `key=value` of the command line changes
-            neither scores nor selected heads.
+        UsageError: a name, key or value is wrong, `out` is given for several tasks, or a `key=value`
+            of the command line changes neither scores nor selected heads.
     """
+    if out and len(tasks or ()) > 1:
+        raise UsageError(f"--out {out} is for one task: give one, or leave it out")
     configs = options.resolve_runs(
-        tasks, [_METHOD], backbone, protocol, files=files, overrides=overrides, out=out
+        tasks, [_METHOD], backbone, protocol, files=files, overrides=overrides
     )
     _refuse_unused(configs, overrides or [], selects=selects)
     return configs

@@ -672,8 +672,8 @@ def _missing(layout: Layout, grid: str) -> list[str]:
     seeds = spec.seeds or sorted(layout.all_runs["seed"].unique()) or [1]
     # Backbones as rows need a command each.
     commands = dict.fromkeys(layout.names, grid)
-    for name, backbone in zip(layout.names, spec.backbones, strict=False):
-        commands[name] = f"{grid} --backbone {backbone}"
+    for backbone in spec.backbones:
+        commands[stored_name("backbones", backbone)] = f"{grid} --backbone {backbone}"
     lacking: Counter[str] = Counter()
     for name, task, seed in product(layout.names, spec.tasks, seeds):
         if (name, task, seed) not in finished:
