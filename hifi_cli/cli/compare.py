@@ -14,7 +14,7 @@ from hifi_cli.reports import table_spec
 from hifi_cli.reports.comparable import RowKey
 from hifi_cli.reports.options import ReportOptions, flags_that_count
 from hifi_cli.reports.render import LatexOptions, emit
-from hifi_cli.reports.selection import require_single_table, runs_with
+from hifi_cli.reports.table_runs import require_single_table, runs_with
 
 
 def compare(

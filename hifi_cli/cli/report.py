@@ -20,8 +20,8 @@ from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.calibration import MEASURES
 from hifi_cli.reports.claims import spec as claims_spec
 from hifi_cli.reports.options import ReportOptions, flags_that_count
-from hifi_cli.reports.selection import runs_with
 from hifi_cli.reports.table import Table
+from hifi_cli.reports.table_runs import runs_with
 from hifi_cli.reports.table_spec import TableSpec
 from hifi_cli.text import command_line
 

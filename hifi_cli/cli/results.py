@@ -17,7 +17,7 @@ from hifi_cli.records import prune as prune_runs
 from hifi_cli.records.check import check as check_study
 from hifi_cli.records.listing import read_results
 from hifi_cli.records.study import Study
-from hifi_cli.reports.selection import runs_with
+from hifi_cli.reports.table_runs import runs_with
 from hifi_cli.text import abbreviate, counted_noun, printable
 
 Place = Annotated[

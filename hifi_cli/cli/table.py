@@ -19,8 +19,8 @@ from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.options import ReportOptions, flags_that_count
 from hifi_cli.reports.render import LatexOptions, emit
-from hifi_cli.reports.selection import runs_with, select_runs
 from hifi_cli.reports.table import Table
+from hifi_cli.reports.table_runs import runs_with, select_runs
 from hifi_cli.reports.table_spec import TableSpec
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.metrics import METRICS

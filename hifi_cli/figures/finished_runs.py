@@ -17,7 +17,7 @@ from hifi_cli.figures.figure import FigureRequest, Kind
 from hifi_cli.records.study import Study
 from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.options import ReportOptions
-from hifi_cli.reports.selection import runs_with, select_runs
+from hifi_cli.reports.table_runs import runs_with, select_runs
 from hifi_cli.reports.table_spec import shots_of
 from hifi_cli.reports.tables import labels_of_methods
 

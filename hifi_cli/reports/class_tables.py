@@ -18,7 +18,6 @@ from hifi_cli.records.study import TABLE_KEYS, Study
 from hifi_cli.reports.comparable import ComparableRuns, note_on_epochs
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.row_scores import indicators, score_of_rows
-from hifi_cli.reports.selection import runs_with, select_runs, setting_in_words, table_keys
 from hifi_cli.reports.table import (
     Cell,
     Column,
@@ -29,6 +28,7 @@ from hifi_cli.reports.table import (
     std_column,
     value_column,
 )
+from hifi_cli.reports.table_runs import runs_with, select_runs, setting_in_words, table_keys
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.metrics import log_probabilities
 from hifi_cli.tasks.task_spec import TaskSpec

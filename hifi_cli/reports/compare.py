@@ -23,8 +23,8 @@ from hifi_cli.reports.comparable import ComparableRuns, RowKey, note_on_epochs
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.pairs import Pairs, pair
 from hifi_cli.reports.row_differences import row_table
-from hifi_cli.reports.selection import note_on_variants
 from hifi_cli.reports.table import Cell, Row, Table, interval_columns, value_column
+from hifi_cli.reports.table_runs import note_on_variants
 from hifi_cli.text import counted_noun, format_interval
 
 HEADINGS = {

@@ -7,8 +7,8 @@ from hifi_cli.records.study import Study
 from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.pairs import FULL_FT
-from hifi_cli.reports.selection import runs_with, select_runs
 from hifi_cli.reports.table import Cell, Row, Table, known, value_column
+from hifi_cli.reports.table_runs import runs_with, select_runs
 from hifi_cli.reports.table_spec import (
     NO_TABLE,
     PublishedTable,

@@ -31,8 +31,8 @@ from hifi_cli.reports.pictures import (
     looks_of_page,
 )
 from hifi_cli.reports.render import as_html
-from hifi_cli.reports.selection import select_runs, setting_in_words, table_keys
 from hifi_cli.reports.table import Cell, Row, Table, known
+from hifi_cli.reports.table_runs import select_runs, setting_in_words, table_keys
 
 # The sentences below the pictures, which say how to read them.
 OF_FOREST = (

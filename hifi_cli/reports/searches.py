@@ -8,8 +8,8 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
 from hifi_cli.records.searches import tried_settings
 from hifi_cli.records.study import TABLE_KEYS, Study
-from hifi_cli.reports.selection import runs_with, setting_in_words, table_keys
 from hifi_cli.reports.table import Cell, Position, Row, Table, known, std_column, value_column
+from hifi_cli.reports.table_runs import runs_with, setting_in_words, table_keys
 
 
 def searches(

@@ -25,7 +25,6 @@ from hifi_cli.reports import published, table_notes
 from hifi_cli.reports.calibration import MEASURES, classes_of
 from hifi_cli.reports.comparable import ComparableRuns, RowKey, note_on_epochs
 from hifi_cli.reports.options import ReportOptions
-from hifi_cli.reports.selection import note_on_variants, runs_with, select_runs, table_keys
 from hifi_cli.reports.table import (
     Cell,
     Column,
@@ -38,6 +37,7 @@ from hifi_cli.reports.table import (
     std_column,
     value_column,
 )
+from hifi_cli.reports.table_runs import note_on_variants, runs_with, select_runs, table_keys
 from hifi_cli.reports.table_spec import (
     AVERAGE,
     NO_TABLE,

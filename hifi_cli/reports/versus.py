@@ -29,8 +29,8 @@ from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.comparable import CONDITIONS, ComparableRuns, differences, required_conditions
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.pairs import pair
-from hifi_cli.reports.selection import require_single_table, runs_with, select_runs, table_keys
 from hifi_cli.reports.table import Row, Table
+from hifi_cli.reports.table_runs import require_single_table, runs_with, select_runs, table_keys
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, check_names
 from hifi_cli.text import counted_noun, format_number
 

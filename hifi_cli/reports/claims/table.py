@@ -39,8 +39,8 @@ from hifi_cli.reports.claims.spec import (
 )
 from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.options import ReportOptions
-from hifi_cli.reports.selection import select_runs
 from hifi_cli.reports.table import Cell, Column, Row, Table, interval_columns, value_column
+from hifi_cli.reports.table_runs import select_runs
 from hifi_cli.reports.table_spec import check_names, shots_of
 from hifi_cli.text import abbreviate, command_line, format_number
 
