@@ -99,75 +99,32 @@ def table(
         seeds=seeds,
         backbones=backbones,
         by=by,
-    )
-    if intervals and (name == "search" or name in class_tables.TABLES):
-        raise UsageError(ONLY_OF_SCORES)
-    left_out: list[str] = []
-    if by:
-        # Methods that the user names stay, also where the setting means nothing to them.
-        if not asked.methods:
-            left_out = _methods_without(by, study, asked.keys)
-        study = study.with_rows_by(by, unchanged=asked.methods)
-    notes: list[str] = []
-    if name == "search":
-        tables = search_tables.searches(
-            study, tasks=asked.tasks, methods=asked.methods, **asked.keys
-        )
-    elif name in class_tables.TABLES:
-        if score or metrics or by or backbones:
-            raise UsageError(
-                f"hifi table {name} is of the stored predictions: --score, --metrics, --by and --backbones do not change it"
-            )
-        # No epoch can be chosen: a run stores the predictions of the one that it keeps.
-        counted = ReportOptions(included=flags_that_count(include))
-        tables = class_tables.TABLES[name](study, asked.run_filter, counted)
-    else:
-        # A table with a name has the columns of its YAML.
-        if not name and not metrics:
-            metrics = _with_held_out(select_runs(study.runs, **asked.keys), asked.tasks)
-        specs = _specs(asked, study, metrics)
-        if intervals and any(spec.kind != "scores" for spec in specs):
-            raise UsageError(ONLY_OF_SCORES)
-        command = ""
-        # Other tables show what there is, so that they lack no run.
-        if name and not by:
-            given = options.arguments(
-                tasks=",".join(task or []),
-                methods=",".join(method or []),
-                seeds=seeds,
-                protocol=protocol,
-                backbone=backbone,
-                data_dir=data_dir,
-            )
-            words = ["hifi", "grid", name, *given]
-            command = command_for_new_runs(words, results_dir, _shots_as_setting(shots))
-        how = ReportOptions(
+        metrics=metrics,
+        how=ReportOptions(
             epoch_choice=score,
             included=flags_that_count(include),
             show_published=published,
             show_intervals=intervals,
-        )
-        tables = [built_table(spec, study, how, grid=command, data_dir=data_dir) for spec in specs]
-        if name and not by and not backbones:
-            for spec, built in zip(specs, tables, strict=True):
-                built.notes += _note_on_other_backbones(spec, study)
-        notes = _notes_on_rows(by, left_out, metrics)
-    tables[0].notes += [*study.notes_on_damage, *notes]
+        ),
+        data_dir=data_dir,
+        as_words=options.arguments(
+            tasks=",".join(task or []),
+            methods=",".join(method or []),
+            seeds=seeds,
+            protocol=protocol,
+            backbone=backbone,
+            data_dir=data_dir,
+        ),
+    )
+    if name == "search":
+        tables = _search_tables(asked, study)
+    elif name in class_tables.TABLES:
+        tables = _prediction_tables(name, asked, study)
+    else:
+        tables = _score_tables(asked, study)
     emit(tables, format, out, latex)
     if strict and any(built.missing for built in tables):
         raise typer.Exit(1)
-
-
-def _note_on_other_backbones(spec: TableSpec, study: Study) -> list[str]:
-    """Say which backbones the protocol's runs have, where none has the table's; else nothing."""
-    runs = select_runs(study.runs, protocol=spec.protocol)
-    backbones = sorted(set(runs["backbone"]))
-    if not backbones or spec.backbone in backbones:
-        return []
-    return [
-        f"no run of protocol {spec.protocol} has backbone {spec.backbone}; there are runs with"
-        f" {', '.join(backbones)}: --backbone {backbones[0]}"
-    ]
 
 
 @dataclass(frozen=True)
@@ -181,6 +138,10 @@ class _Asked:
         seeds: as the command line gives them; None: all.
         backbones: those that are the rows; None: methods are.
         by: the key whose values are rows; None: none.
+        metrics: a column of each for every task; None: the table's own.
+        how: which epoch's score is meant, which runs count, and what is shown besides means.
+        data_dir: directory of the official data files; None: none.
+        as_words: what `hifi grid` takes of all this, as options of its command line.
     """
 
     name: str | None
@@ -190,6 +151,10 @@ class _Asked:
     seeds: str | None
     backbones: list[str] | None
     by: str | None
+    metrics: list[str] | None
+    how: ReportOptions
+    data_dir: Path | None
+    as_words: list[str]
 
     @property
     def run_filter(self) -> class_tables.RunFilter:
@@ -200,6 +165,105 @@ class _Asked:
             methods=self.methods,
             seeds=options.parse_seeds(self.seeds),
         )
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether the table names its runs, so that it may lack some; others show what there is."""
+        return bool(self.name) and not self.by
+
+
+# --- kinds of tables
+
+
+def _search_tables(asked: _Asked, study: Study) -> list[Table]:
+    """Return the settings that searches tried, a table for each protocol and backbone.
+
+    Raises:
+        MissingError: there is no such run.
+        UsageError: an option means nothing to these tables.
+    """
+    if asked.how.show_intervals:
+        raise UsageError(ONLY_OF_SCORES)
+    if asked.by:
+        raise UsageError(
+            "hifi table search has every setting that was tried: --by does not change it; leave it out"
+        )
+    tables = search_tables.searches(study, tasks=asked.tasks, methods=asked.methods, **asked.keys)
+    tables[0].notes += study.notes_on_damage
+    return tables
+
+
+def _prediction_tables(name: str, asked: _Asked, study: Study) -> list[Table]:
+    """Return tables of stored predictions.
+
+    Args:
+        name: one of `class_tables.TABLES`.
+        asked: what the command line asks for.
+        study: all runs.
+
+    Raises:
+        MissingError: no run has such predictions.
+        UsageError: an option means nothing to these tables.
+    """
+    if asked.how.show_intervals:
+        raise UsageError(ONLY_OF_SCORES)
+    # No epoch can be chosen: a run stores the predictions of the one that it keeps.
+    if asked.how.epoch_choice or asked.metrics or asked.by or asked.backbones:
+        raise UsageError(
+            f"hifi table {name} is of the stored predictions: --score, --metrics, --by and --backbones do not change it"
+        )
+    tables = class_tables.TABLES[name](study, asked.run_filter, asked.how)
+    tables[0].notes += study.notes_on_damage
+    return tables
+
+
+def _score_tables(asked: _Asked, study: Study) -> list[Table]:
+    """Return the named table, or one of all finished runs for each protocol, backbone and shots.
+
+    A named table may also be one of costs, settings or numbers of rows.
+
+    Raises:
+        MissingError: there is no such run.
+        UsageError: a name is unknown, or an option means nothing to the table.
+    """
+    left_out: list[str] = []
+    if asked.by:
+        # Methods that the user names stay, also where the setting means nothing to them.
+        if not asked.methods:
+            left_out = _methods_without(asked.by, study, asked.keys)
+        study = study.with_rows_by(asked.by, unchanged=asked.methods)
+    metrics = asked.metrics
+    # A table with a name has the columns of its YAML.
+    if not asked.name and not metrics:
+        metrics = _with_held_out(select_runs(study.runs, **asked.keys), asked.tasks)
+    specs = _specs(asked, study, metrics)
+    if asked.how.show_intervals and any(spec.kind != "scores" for spec in specs):
+        raise UsageError(ONLY_OF_SCORES)
+    grid = ""
+    if asked.has_grid:
+        words = ["hifi", "grid", str(asked.name), *asked.as_words]
+        shots = _shots_as_setting(asked.keys["shots"])
+        grid = command_for_new_runs(words, study.directory, shots)
+    tables = []
+    for spec in specs:
+        built = built_table(spec, study, asked.how, grid=grid, data_dir=asked.data_dir)
+        if asked.has_grid and not asked.backbones:
+            built.notes += _note_on_other_backbones(spec, study)
+        tables.append(built)
+    tables[0].notes += [*study.notes_on_damage, *_notes_on_rows(asked.by, left_out, metrics)]
+    return tables
+
+
+def _note_on_other_backbones(spec: TableSpec, study: Study) -> list[str]:
+    """Say which backbones the protocol's runs have, where none has the table's; else nothing."""
+    runs = select_runs(study.runs, protocol=spec.protocol)
+    backbones = sorted(set(runs["backbone"]))
+    if not backbones or spec.backbone in backbones:
+        return []
+    return [
+        f"no run of protocol {spec.protocol} has backbone {spec.backbone}; there are runs with"
+        f" {', '.join(backbones)}: --backbone {backbones[0]}"
+    ]
 
 
 def _specs(asked: _Asked, study: Study, metrics: list[str] | None) -> list[TableSpec]:
@@ -216,18 +280,18 @@ def _specs(asked: _Asked, study: Study, metrics: list[str] | None) -> list[Table
     """
     # A name with a typing error is not a task without runs.
     table_spec.check_names("tasks", asked.tasks, study.names("task"))
-    layouts = _layouts(asked, study)
+    bases = _base_specs(asked, study)
     methods = asked.methods
     if asked.by:
         # The study has a method of its own for each value: those of the table's methods are its rows.
-        bases = methods or layouts[0].methods
-        tasks = asked.tasks or layouts[0].tasks
-        runs = select_runs(study.runs, protocol=asked.keys["protocol"] or layouts[0].protocol)
-        methods = _rows_of_settings(runs, bases, tasks) or bases
+        named = methods or bases[0].methods
+        tasks = asked.tasks or bases[0].tasks
+        runs = select_runs(study.runs, protocol=asked.keys["protocol"] or bases[0].protocol)
+        methods = _rows_of_settings(runs, named, tasks) or named
     _check_metrics(metrics or [], study)
     specs = [
         table_spec.with_changes(
-            layout,
+            base,
             protocol=asked.keys["protocol"],
             backbone=asked.keys["backbone"],
             methods=methods,
@@ -237,7 +301,7 @@ def _specs(asked: _Asked, study: Study, metrics: list[str] | None) -> list[Table
             metrics=metrics,
             backbones=asked.backbones,
         )
-        for layout in layouts
+        for base in bases
     ]
     # All tables have the rows and columns that were asked for, so that one of them is enough.
     table_spec.check_names("methods", specs[0].methods, study.names("method"))
@@ -245,8 +309,8 @@ def _specs(asked: _Asked, study: Study, metrics: list[str] | None) -> list[Table
     return specs
 
 
-def _layouts(asked: _Asked, study: Study) -> list[TableSpec]:
-    """Return the named table, or one for each protocol, backbone and number of shots that was run.
+def _base_specs(asked: _Asked, study: Study) -> list[TableSpec]:
+    """Return the named table as its YAML has it, or one for each protocol, backbone and shots that was run.
 
     Raises:
         MissingError: there is no such run.
@@ -254,9 +318,9 @@ def _layouts(asked: _Asked, study: Study) -> list[TableSpec]:
     """
     if asked.name:
         return [table_spec.load(asked.name)]
-    layouts = score_tables.specs_of(study, asked.tasks, **asked.keys)
-    if layouts:
-        return layouts
+    specs = score_tables.specs_of(study, asked.tasks, **asked.keys)
+    if specs:
+        return specs
     raise study.no_such_runs_error(**asked.keys, tasks=",".join(asked.tasks))
 
 
