@@ -470,13 +470,18 @@ class Study:
         """Return the names of a column (`method`, `task`) that have a finished run."""
         return set(self.table_runs[kind])
 
-    def own_method_name(self, name: str) -> str:
-        """Return a method's name as `runs` has it: a user's own one carries its file there.
+    def label_of(self, kind: str, name: str) -> str:
+        """Return the label of a method, task or backbone, of which `runs` may have the user's own file.
 
         Names from a command line and keys of a groupby have lost the file, and with it the label.
+
+        Args:
+            kind: `methods`, `tasks` or `backbones`.
+            name: as runs have it.
         """
-        names = self.runs["method"][self.runs["method"] == name]
-        return name if names.empty else names.iloc[0]
+        names = self.runs[kind.removesuffix("s")]
+        same = names[names == name]
+        return registry.label_of(kind, name if same.empty else same.iloc[0])
 
     # --- scores
 

@@ -121,6 +121,10 @@ class ComparableRuns:
         """Return the runs of some methods or backbones."""
         return replace(self, frame=self.frame[self.frame["row"].isin(names)])
 
+    def label_of_row(self, name: str) -> str:
+        """Return what readers call a method or backbone, by its name."""
+        return self.study.label_of(f"{self.row_key}s", name)
+
     @property
     def usable(self) -> pd.DataFrame:
         """The rows of `frame` that count, with or without a score."""
@@ -170,7 +174,7 @@ class ComparableRuns:
         """Return the notes as lines that begin with the row and the task: `BitFit on RTE: 1 run left out`."""
         lines = []
         for (row, task), texts in self.notes().items():
-            subject = f"{label_of('methods', row)} on {label_of('tasks', task)}"
+            subject = f"{self.label_of_row(row)} on {label_of('tasks', task)}"
             lines += [f"{subject}: {text}" for text in texts]
         return lines
 

@@ -181,7 +181,7 @@ def _described(runs: ComparableRuns, method: str, points: list[float]) -> str:
     collapsed = int(of_method["collapsed"][of_method["excluded_because"] == ""].sum())
     if collapsed:
         facts.append(f"{counted_noun(collapsed, 'run')} collapsed to one class")
-    label = label_of("methods", runs.study.own_method_name(method))
+    label = runs.label_of_row(method)
     return f"{label}, {_printed(float(np.mean(points)))} ({', '.join(facts)})"
 
 

@@ -27,6 +27,7 @@ class Pairs:
     Attributes:
         first: the method or backbone that is compared.
         second: the one that it is compared with.
+        labels: of the two, for readers.
         frame: a row a pair, sorted by task and seed. Columns: `task`, `seed`; `difference`, first
             minus second in points; and of each run `points`, `metric`, `path` and `collapsed`, with
             the endings `_first` and `_second`.
@@ -39,16 +40,12 @@ class Pairs:
 
     first: str
     second: str
+    labels: tuple[str, str]
     frame: pd.DataFrame
     is_better: bool
     all_collapsed: bool
     doubt: str
     notes: list[str]
-
-    @property
-    def labels(self) -> tuple[str, str]:
-        """Labels of the two for readers."""
-        return label_of("methods", self.first), label_of("methods", self.second)
 
     @property
     def by_task(self) -> dict[str, list[float]]:
@@ -71,9 +68,7 @@ def pair(runs: ComparableRuns, first: str, second: str) -> Pairs:
         second: the one that it is compared with.
     """
     runs = runs.of_rows([first, second])
-    first = runs.study.own_method_name(first)
-    second = runs.study.own_method_name(second)
-    labels = (label_of("methods", first), label_of("methods", second))
+    labels = (runs.label_of_row(first), runs.label_of_row(second))
     joined = _joined(runs.usable, first, second)
     # Every pair has two runs; the others have no partner.
     unpaired = len(runs.usable) - 2 * len(joined)
@@ -87,7 +82,7 @@ def pair(runs: ComparableRuns, first: str, second: str) -> Pairs:
     is_better = _is_ahead(frame, runs.metric)
     doubt = _doubt(runs, [first, second], labels, is_better) if len(frame) else ""
     all_collapsed = _have_all_collapsed(frame, runs.metric)
-    return Pairs(first, second, frame, is_better, all_collapsed, doubt, notes)
+    return Pairs(first, second, labels, frame, is_better, all_collapsed, doubt, notes)
 
 
 def difference_rows(pairs: Pairs) -> Iterator[dict[str, Any]]:
