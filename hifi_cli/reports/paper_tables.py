@@ -1,6 +1,6 @@
 """Tables of settings and of row counts beside the paper's."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.reports.protocols import protocol_config
@@ -8,7 +8,7 @@ from hifi_cli.reports.table import Cell, Position, Row, Table, value_column
 from hifi_cli.reports.table_spec import (
     NO_TABLE,
     ColumnSpec,
-    RowSpec,
+    LayoutRow,
     TableSpec,
     load_published,
 )
@@ -38,7 +38,7 @@ def settings(spec: TableSpec, *, show_published: bool) -> Table:
         return f"{config.batch_size}/{float(mantissa):g}e{int(exponent)}"
 
     headings = _headings(spec)
-    rows, footnotes = _beside_paper(spec, setting, show_published)
+    rows, footnotes = _beside_paper(spec, spec.rows_of_methods, setting, show_published)
     return Table(
         title=f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})",
         rows=rows,
@@ -65,10 +65,9 @@ def row_counts(
         of_task = counts.get(column.task, {})
         return of_task.get(f"{split}_{column.split}", of_task.get(split))
 
-    splits = [RowSpec(method=split, label=split) for split in SPLITS]
-    with_splits = spec.model_copy(update={"rows": splits})
+    splits = [LayoutRow(name=split, label=split, published=split) for split in SPLITS]
     headings = _headings(spec)
-    rows, footnotes = _beside_paper(with_splits, count, show_published)
+    rows, footnotes = _beside_paper(spec, splits, count, show_published)
     return Table(
         title=spec.description,
         rows=rows,
@@ -98,16 +97,19 @@ def _note_on_paper(spec: TableSpec, show_published: bool) -> list[str]:
 
 
 def _beside_paper(
-    spec: TableSpec, ours: Callable[[str, ColumnSpec], str | int | None], show_published: bool
+    spec: TableSpec,
+    layout_rows: Sequence[LayoutRow],
+    ours: Callable[[str, ColumnSpec], str | int | None],
+    show_published: bool,
 ) -> tuple[list[Row], dict[Position, list[str]]]:
-    """Rows of what `ours` says of each row and column, each above the paper's, and footnotes."""
+    """Return rows of what `ours` says of each row and column, each above the paper's, and footnotes."""
     paper = NO_TABLE
     if spec.published and show_published:
         paper = load_published(spec.published).table
     rows: list[Row] = []
     footnotes: dict[Position, list[str]] = {}
-    for row in spec.rows:
-        name = str(row.method)
+    for row in layout_rows:
+        name = str(row.name)
         label = row.label or label_of("methods", name)
         cells = {column.name: Cell(ours(name, column)) for column in spec.columns}
         rows.append(Row(name, label, "runs", cells))

@@ -7,9 +7,9 @@ import pandas as pd
 from hifi_cli.reports.table import Cell, known
 from hifi_cli.reports.table_spec import (
     AVERAGE,
+    LayoutRow,
     PublishedRow,
     PublishedTable,
-    RowSpec,
     TableSpec,
     load_published,
 )
@@ -18,7 +18,7 @@ from hifi_cli.text import counted_noun
 
 def cells(
     spec: TableSpec,
-    rows: Sequence[RowSpec],
+    rows: Sequence[LayoutRow],
     paper: PublishedTable,
     metrics: Mapping[str, str | None],
 ) -> dict[int, dict[str, Cell]]:

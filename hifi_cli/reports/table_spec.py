@@ -35,6 +35,20 @@ class RowSpec(ConfigModel):
     """The row of the published table; default: the method's name."""
 
 
+class LayoutRow(NamedTuple):
+    """A row as a table has it.
+
+    Attributes:
+        name: of the method, backbone or split that the row is about; None: only the paper has it.
+        label: that the YAML gives it; None: that of the name.
+        published: the row of the published table; None: none.
+    """
+
+    name: str | None
+    label: str | None
+    published: str | None
+
+
 class ColumnSpec(ConfigModel):
     """A column: one metric of one task. A bare task name in the YAML is short for `task: name`."""
 
@@ -92,6 +106,11 @@ class TableSpec(ConfigModel):
     def methods(self) -> list[str]:
         """The methods of all rows."""
         return list(dict.fromkeys(row.method for row in self.rows if row.method))
+
+    @property
+    def rows_of_methods(self) -> list[LayoutRow]:
+        """The rows as a table has them, where methods are its rows."""
+        return [LayoutRow(row.method, row.label, row.published) for row in self.rows]
 
     def has_columns_of(self, paper: "PublishedTable") -> bool:
         """Return whether the columns are those of the paper's table, all of them."""

@@ -42,6 +42,7 @@ from hifi_cli.reports.table_spec import (
     AVERAGE,
     NO_TABLE,
     ColumnSpec,
+    LayoutRow,
     PublishedTable,
     RowSpec,
     TableSpec,
@@ -86,25 +87,14 @@ def specs_of(study: Study, tasks: Sequence[str] = (), **only: str | None) -> lis
 # --- what a table is made of
 
 
-def _label_of_row(name: str) -> str:
-    """Return what readers call a row: the method's label, and of METHOD/KEY=VALUE the setting too.
-
-    METHOD/NAME of a variant stays as it is: `hifi compare` takes it.
-    """
-    method, _, setting = name.partition("/")
-    if "=" in setting and label_of("methods", name) == name:
-        return f"{label_of('methods', method)}, {setting}"
-    return label_of("methods", name)
-
-
 @dataclass(frozen=True)
 class Layout:
     """The rows and columns of a table of scores, and the runs that fill them.
 
     Attributes:
         spec: what the YAML and the command line say, with all columns.
-        rows: of the table; a row's `method` is a backbone where `row_key` says so.
-        row_key: what the rows are, methods or backbones.
+        rows: of the table, each about a method or a backbone.
+        row_key: which of the two.
         shots: training rows per class, or `full`.
         paper: the published table; `NO_TABLE`: none.
         metrics: of each column, by its name; None: not known, as no run has one.
@@ -114,7 +104,7 @@ class Layout:
     """
 
     spec: TableSpec
-    rows: list[RowSpec]
+    rows: list[LayoutRow]
     row_key: RowKey
     shots: str
     paper: PublishedTable
@@ -126,15 +116,27 @@ class Layout:
     @property
     def names(self) -> list[str]:
         """Names of the methods or backbones of all rows that have one."""
-        return list(dict.fromkeys(row.method for row in self.rows if row.method))
+        return list(dict.fromkeys(row.name for row in self.rows if row.name))
 
     @property
     def labels(self) -> list[str]:
         """Labels of the rows for readers."""
         return distinct_labels(
-            [row.label or _label_of_row(row.method or "") for row in self.rows],
-            [str(row.method) for row in self.rows],
+            [row.label or self._label_of_row(row.name or "") for row in self.rows],
+            [str(row.name) for row in self.rows],
         )
+
+    def _label_of_row(self, name: str) -> str:
+        """Return what readers call a row: its label, and of METHOD/KEY=VALUE the setting too.
+
+        METHOD/NAME of a variant stays as it is: `hifi compare` takes it.
+        """
+        kind = f"{self.row_key}s"
+        label = label_of(kind, name)
+        method, _, setting = name.partition("/")
+        if "=" in setting and label == name:
+            return f"{label_of(kind, method)}, {setting}"
+        return label
 
     @property
     def title(self) -> str:
@@ -247,7 +249,7 @@ def lay_out(spec: TableSpec, study: Study, options: ReportOptions) -> Layout:
     all_runs = of_protocol[shots_of_runs == shots]
     other_shots = shots_of_runs[shots_of_runs != shots].value_counts()
     spec = _with_defaults(spec, all_runs)
-    rows = _backbones_as_rows(spec) if spec.backbones else spec.rows
+    rows = _rows_of_backbones(spec) if spec.backbones else spec.rows_of_methods
     runs = _runs_of_table(spec, rows, all_runs)
     paper = load_published(spec.published).table if spec.published else NO_TABLE
     return Layout(
@@ -264,7 +266,7 @@ def lay_out(spec: TableSpec, study: Study, options: ReportOptions) -> Layout:
 
 
 def _runs_of_table(
-    spec: TableSpec, rows: Sequence[RowSpec], all_runs: pd.DataFrame
+    spec: TableSpec, rows: Sequence[LayoutRow], all_runs: pd.DataFrame
 ) -> pd.DataFrame:
     """Return the runs on the table's tasks that its rows are about, of its seeds if it names some.
 
@@ -276,8 +278,7 @@ def _runs_of_table(
     runs = all_runs[all_runs["method"].isin(spec.methods) & all_runs["task"].isin(spec.tasks)]
     runs = runs_with(runs, seed=spec.seeds)
     if spec.backbones:
-        # The names of rows are backbones then.
-        runs = runs[runs["backbone"].isin([row.method for row in rows])]
+        runs = runs[runs["backbone"].isin([row.name for row in rows])]
     return runs
 
 
@@ -310,7 +311,7 @@ def _columns_of_metrics(columns: Sequence[ColumnSpec], metrics: Sequence[str]) -
     return found
 
 
-def _backbones_as_rows(spec: TableSpec) -> list[RowSpec]:
+def _rows_of_backbones(spec: TableSpec) -> list[LayoutRow]:
     """Return a row for each backbone.
 
     Raises:
@@ -319,7 +320,7 @@ def _backbones_as_rows(spec: TableSpec) -> list[RowSpec]:
     if len(spec.methods) != 1:
         raise UsageError("backbones stand beside one another under one method: --method full-ft")
     names = [stored_name("backbones", backbone) for backbone in spec.backbones]
-    return [RowSpec(method=name) for name in names]
+    return [LayoutRow(name=name, label=None, published=name) for name in names]
 
 
 def _metrics(
@@ -428,7 +429,7 @@ def _cells_of_runs(layout: Layout, scores: pd.DataFrame) -> list[dict[str, Cell]
         layout: the table.
         scores: `Scores.frame`.
     """
-    names = [row.method for row in layout.rows]
+    names = [row.name for row in layout.rows]
     # A cell is computed once, also where two rows show the same method.
     statistics = scores.groupby(["row", "column"])["points"].agg(["mean", "std", "count"])
     # A row has an average only where all of its cells are filled: a mean over the easier tasks
@@ -477,7 +478,7 @@ def _with_intervals(
     for row, of_row in zip(layout.rows, cells, strict=True):
         filled = dict(of_row)
         for key, metric in layout.metrics.items():
-            of_cell = scores[(scores["row"] == row.method) & (scores["column"] == key)]
+            of_cell = scores[(scores["row"] == row.name) & (scores["column"] == key)]
             # A churn is one number of two seeds, which is no sample of several.
             if metric == "churn" or len(of_cell) < 2:
                 continue
@@ -532,22 +533,22 @@ def _rows(
     """
     rows: list[Row] = []
     footnotes: dict[Position, list[str]] = {}
-    for index, (spec, label) in enumerate(zip(layout.rows, layout.labels, strict=True)):
-        if spec.method:
+    for index, (row, label) in enumerate(zip(layout.rows, layout.labels, strict=True)):
+        if row.name:
             for key in keys:
-                if notes.get((spec.method, key)):
-                    footnotes[len(rows), key] = notes[spec.method, key]
-            rows.append(Row(spec.method, label, "runs", ours[index]))
+                if notes.get((row.name, key)):
+                    footnotes[len(rows), key] = notes[row.name, key]
+            rows.append(Row(row.name, label, "runs", ours[index]))
         if index not in theirs:
             continue
-        printed = layout.paper.rows[str(spec.published)]
+        printed = layout.paper.rows[str(row.published)]
         for key, note in published.footnotes(layout.spec, printed, layout.paper).items():
             footnotes[len(rows), key] = [note]
-        papers_label = spec.label or printed.label or label
-        rows.append(Row(spec.method, papers_label, "published", theirs[index]))
+        papers_label = row.label or printed.label or label
+        rows.append(Row(row.name, papers_label, "published", theirs[index]))
         differences = _differences(keys, ours[index], theirs[index], layout.spec.decimals)
         if differences:
-            rows.append(Row(spec.method, label, "difference", differences))
+            rows.append(Row(row.name, label, "difference", differences))
     return rows, footnotes
 
 
