@@ -92,7 +92,7 @@ def compare(
 
 
 def _hint_at_a_study(results_dir: Path) -> str:
-    """Say how stored baselines come to a results directory where `hifi versus` has trained; empty: it has not."""
+    """Return how stored baselines come to a directory where `hifi versus` has trained; empty: it has not."""
     if not (results_dir / CANARY).is_dir():
         return ""
     return (

@@ -42,7 +42,7 @@ def print_plans(configs: Sequence[RunConfig], workspace: Workspace, form: str) -
 
 
 def _document(config: RunConfig, plan: Sequence[Line]) -> dict[str, Any]:
-    """Give the values of a run, the source and the origin of each by dotted key, and its plan."""
+    """Return the values of a run, the source and the origin of each by dotted key, and its plan."""
     values = values_of(config)
     origins = {}
     for key in flatten(values):
@@ -146,7 +146,7 @@ def _print_yaml(values: Mapping[str, Any], config: RunConfig, section: str = "")
 
 
 def _came_about(key: str, config: RunConfig) -> str:
-    """Say what set a key, and where its value comes from if a YAML says it."""
+    """Return in words what set a key, and where its value comes from if a YAML says it."""
     layer = config.layer_of(key)
     origin = config.origin_of(key)
     if origin is None:
@@ -158,7 +158,7 @@ def _came_about(key: str, config: RunConfig) -> str:
 
 
 def _reasons(config: RunConfig, keys: Iterable[str]) -> list[Line]:
-    """Give the reasons of values that no source states as they are, each once with its keys.
+    """Return the reasons of values that no source states as they are, each once with its keys.
 
     Returns:
         Lines of whose choice it is, and the keys with the reason: papers' first, ours last.

@@ -93,7 +93,7 @@ def _print_evaluation(evaluation: "Evaluation") -> None:
 
 
 def _percent(score: float | None) -> str:
-    """Give a score in percent; None: there is none."""
+    """Return a score in percent, or `none`."""
     if score is None:
         return "none"
     return format_number(100 * score, ".2f")

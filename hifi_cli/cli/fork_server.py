@@ -128,7 +128,7 @@ def _block_stopping_signals() -> Collection[int]:
 
 
 def _why_not_to_fork() -> str | None:
-    """Say what a fork would lack that the imports have made, threads or a GPU; None: nothing."""
+    """Return what a fork would lack that the imports have made, threads or a GPU; None: nothing."""
     others = len(list(Path("/proc/self/task").iterdir())) - 1
     if others:
         return f"importing them starts {others} threads, which a fork lacks"

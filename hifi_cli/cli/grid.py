@@ -170,7 +170,7 @@ def _refuse_options(*, site: str | None, jobs: int | None, fork: bool) -> None:
 
 
 def _log_costs(state: GridState, *, jobs: int, on_site: bool) -> None:
-    """Say what the runs that are left will take, as messages: the output has the commands.
+    """Log what the runs that are left will take: the output has the commands.
 
     Args:
         state: of the grid.
@@ -199,7 +199,7 @@ def _log_costs(state: GridState, *, jobs: int, on_site: bool) -> None:
 
 
 def _what_shows(spec: GridSpec) -> list[str]:
-    """Give the words of the command that shows a grid's results."""
+    """Return the words of the command that shows a grid's results."""
     if spec.is_search:
         return ["table", "search"]
     if spec.table:
@@ -218,7 +218,7 @@ def _cells(
     data_dir: Path | None,
     overrides: tuple[str, ...],
 ) -> list[GridCell]:
-    """Give the cells of a grid: those of a figure, of claims, or of tasks, methods and seeds."""
+    """Return the cells of a grid: those of a figure, of claims, or of tasks, methods and seeds."""
     if spec.figure:
         return _cells_of_figure(spec, results_dir, data_dir, overrides)
     if spec.claims:
@@ -235,7 +235,7 @@ def _cells(
 def _cells_of_figure(
     spec: GridSpec, results_dir: Path, data_dir: Path | None, overrides: tuple[str, ...]
 ) -> list[GridCell]:
-    """Give the runs that a figure is drawn from.
+    """Return the runs that a figure is drawn from.
 
     Raises:
         UsageError: it is drawn from none.

@@ -212,7 +212,7 @@ def _print_texts(texts: Mapping[str, str]) -> None:
 
 
 def _what_has_begun(runs: "pd.DataFrame", results_dir: Path) -> str:
-    """Say what there is where no run has finished yet.
+    """Return in words what there is where no run has finished yet.
 
     Args:
         runs: those that are listed, none of them finished; has the column `state`.

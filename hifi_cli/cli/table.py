@@ -255,7 +255,7 @@ def _score_tables(asked: _Asked, study: Study) -> list[Table]:
 
 
 def _note_on_other_backbones(spec: TableSpec, study: Study) -> list[str]:
-    """Say which backbones the protocol's runs have, where none has the table's; else nothing."""
+    """Return a note on the backbones of the protocol's runs, where none has the table's."""
     runs = select_runs(study.runs, protocol=spec.protocol)
     backbones = sorted(set(runs["backbone"]))
     if not backbones or spec.backbone in backbones:
@@ -327,7 +327,7 @@ def _base_specs(asked: _Asked, study: Study) -> list[TableSpec]:
 def _notes_on_rows(
     by: str | None, left_out: Sequence[str], metrics: Sequence[str] | None
 ) -> list[str]:
-    """The notes on methods that `--by` leaves out, and on scores of held-out rows.
+    """Return the notes on methods that `--by` leaves out, and on scores of held-out rows.
 
     Args:
         by: the key whose values are rows.

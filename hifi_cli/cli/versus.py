@@ -331,7 +331,7 @@ def _lines(plan: "VersusPlan", cost: "VersusCost") -> list[tuple[str, str]]:
 
 
 def _baselines(plan: "VersusPlan") -> str:
-    """Say which baselines there are, and under what protocol and on what encoder they were trained."""
+    """Return in words which baselines there are, and under what protocol and on what encoder they were trained."""
     labels = [registry.label_of("methods", method) for method in plan.baselines.methods]
     # All runs have the protocol and the encoder of the first one.
     first = plan.method_runs[0]
@@ -339,7 +339,7 @@ def _baselines(plan: "VersusPlan") -> str:
 
 
 def _canary(plan: "VersusPlan") -> str:
-    """Say which stored runs are trained again as a check."""
+    """Return in words which stored runs are trained again as a check."""
     canary = plan.canary_runs[0]
     label = registry.label_of("methods", canary.method)
     runs = counted_noun(len(plan.canary_runs), "run")
@@ -347,7 +347,7 @@ def _canary(plan: "VersusPlan") -> str:
 
 
 def _new_runs(plan: "VersusPlan") -> str:
-    """Say which runs of the new method are compared."""
+    """Return in words which runs of the new method are compared."""
     label = registry.label_of("methods", plan.method)
     tasks = [*dict.fromkeys(config.task for config in plan.method_runs)]
     seeds = [*dict.fromkeys(str(config.seed) for config in plan.method_runs)]
@@ -356,7 +356,7 @@ def _new_runs(plan: "VersusPlan") -> str:
 
 
 def _cost(plan: "VersusPlan", cost: "VersusCost") -> str:
-    """Say how many runs there are, and what those that are not finished will take."""
+    """Return in words how many runs there are, and what those that are not finished will take."""
     count = len(plan.canary_runs) + len(plan.search_runs) + len(plan.method_runs)
     parts = [f"{name} {minutes:.2f}" for name, minutes in cost.minutes.items()]
     return (
@@ -366,7 +366,7 @@ def _cost(plan: "VersusPlan", cost: "VersusCost") -> str:
 
 
 def _devices(plan: "VersusPlan") -> str:
-    """Say where the stored runs were trained, and where the new ones will be."""
+    """Return in words where the stored runs were trained, and where the new ones will be."""
     from hifi_cli.training.device import device_name
 
     stored = " and ".join(sorted(set(map(str, plan.baselines.runs["device"]))))
@@ -381,7 +381,7 @@ def _devices(plan: "VersusPlan") -> str:
 
 
 def _learning_rates(plan: "VersusPlan", choice: RateChoice | None) -> str:
-    """Say which learning rates are tried, on what, and which one was chosen.
+    """Return in words which learning rates are tried, on what, and which one was chosen.
 
     Args:
         plan: of the command.
@@ -407,7 +407,7 @@ def _learning_rates(plan: "VersusPlan", choice: RateChoice | None) -> str:
 
 
 def _what_a_verdict_takes(plan: "VersusPlan") -> str:
-    """Say what to choose where no comparison can get a verdict."""
+    """Return in words what to choose where no comparison can get a verdict."""
     needed = min(outlook.needed_seeds for outlook in plan.outlooks)
     stored = counted_noun(len(plan.baselines.seeds), "seed")
     ways = [f"choose {needed} seeds or more (the study has {stored})", "more tasks"]
@@ -488,7 +488,7 @@ def _tables(
 def _plans_for_seeds(
     both: Study, plan: "VersusPlan", verdicts: Table, cost: "VersusCost"
 ) -> list[str]:
-    """Say how many new seeds would show differences as large as those without a verdict."""
+    """Return sentences on how many new seeds would show differences as large as those without a verdict."""
     texts = []
     for more in further_seeds(both, plan.method, verdicts):
         runs = more.seeds * len(more.tasks)

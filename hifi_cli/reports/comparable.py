@@ -155,7 +155,7 @@ class ComparableRuns:
         return {first_runs["row"][index]: names for index, names in found.items()}
 
     def notes(self) -> Notes:
-        """Say what a reader must know of the runs of each row and task.
+        """Return what a reader must know of the runs of each row and task.
 
         Returns:
             Which runs are left out and why, and what is unusual of the others.
@@ -194,7 +194,7 @@ def _facts(run: Any) -> list[str]:
 
 
 def note_on_epochs(runs: pd.DataFrame) -> list[str]:
-    """Say that scores are too high, where an epoch was chosen on the split that they are of.
+    """Return a note that scores are too high, where an epoch was chosen on the split that they are of.
 
     Args:
         runs: rows of `ComparableRuns.frame`.
@@ -251,7 +251,7 @@ def _with_settings(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _reasons_to_exclude(runs: pd.DataFrame, included: Collection[str]) -> pd.Series:
-    """Say why each run does not count; empty: it does. The first reason that holds is said."""
+    """Return the first reason why each run does not count; empty: it does."""
     flags = {
         "diverged": ("diverged, without a score", runs["status"] != "done"),
         "limited": ("limited (--include limited includes them)", runs["limit"].notna()),

@@ -196,7 +196,7 @@ def verdict(
 
 
 def _disagreement(statistics: PairedStatistics, p: float) -> list[str]:
-    """Say which of interval and test shows a difference, where only one of them does.
+    """Return a sentence on which of interval and test shows a difference, where only one of them does.
 
     Args:
         statistics: of the differences.

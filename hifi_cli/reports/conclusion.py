@@ -68,7 +68,7 @@ class Conclusion:
 
 
 def conclude(title: str, runs: ComparableRuns, reference: str) -> Conclusion:
-    """Say in words what some runs show.
+    """Return in words what some runs show.
 
     Args:
         title: protocol, backbone and shots of the runs.
@@ -103,7 +103,7 @@ def conclude(title: str, runs: ComparableRuns, reference: str) -> Conclusion:
 
 
 def _note_on_correction(count: int) -> str:
-    """Say how p is corrected by task.
+    """Return a note on how p is corrected by task.
 
     Args:
         count: comparisons by task, all of which are corrected together.
@@ -116,7 +116,7 @@ def _note_on_correction(count: int) -> str:
 
 
 def _subject(scored: pd.DataFrame, task: str) -> str:
-    """Name a task with its metric, as tables head their columns."""
+    """Return the labels of a task and its metric, as tables head their columns."""
     metric = scored["metric"][scored["task"] == task].iloc[0]
     return f"{label_of('tasks', task)} ({heading_of(metric)})"
 
@@ -135,7 +135,7 @@ def _pairs(runs: ComparableRuns, reference: str) -> list[Pairs]:
 
 
 def _on_scores(runs: ComparableRuns) -> list[str]:
-    """Say which method has the highest mean, where a run learnt anything.
+    """Return sentences on which method has the highest mean, where a run learnt anything.
 
     Args:
         runs: those of one task.
@@ -162,7 +162,7 @@ def _on_scores(runs: ComparableRuns) -> list[str]:
 
 
 def _described(runs: ComparableRuns, method: str, points: list[float]) -> str:
-    """Describe a method by its mean, interval and number of seeds.
+    """Return a method in words: its mean, interval and number of seeds.
 
     Args:
         runs: those of one task.
@@ -194,7 +194,7 @@ def _printed(points: float) -> str:
 
 
 def _on_differences(comparisons: Sequence[Comparison], level: float, reference: str) -> list[str]:
-    """Say which differences are decided, and what the others lack.
+    """Return sentences on which differences are decided, and what the others lack.
 
     Args:
         comparisons: of other methods with the reference, of one task or of all tasks together.
@@ -224,7 +224,7 @@ def _on_differences(comparisons: Sequence[Comparison], level: float, reference: 
 
 
 def _difference_in_words(comparison: Comparison) -> str:
-    """Say a decided difference with its interval."""
+    """Return a decided difference with its interval in words."""
     first, second = comparison.pairs.labels
     mean = comparison.statistics.mean
     side = "above" if mean > 0 else "below"
@@ -237,7 +237,7 @@ def _difference_in_words(comparison: Comparison) -> str:
 
 
 def _lacking(comparison: Comparison, level: float) -> str:
-    """Say what an undecided comparison lacks: seeds, where their number is known.
+    """Return what an undecided comparison lacks: seeds, where their number is known.
 
     Args:
         comparison: the pairs of two methods.

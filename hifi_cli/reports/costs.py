@@ -99,7 +99,7 @@ def _row(spec: RowSpec, measured: pd.DataFrame, paper: PublishedTable) -> Row:
 
 
 def _notes_on_left_out(runs: pd.DataFrame, measured: pd.DataFrame) -> list[str]:
-    """Why methods have no costs, those with one reason together.
+    """Return notes on why methods have no costs, those with one reason together.
 
     Args:
         runs: rows of `ComparableRuns.frame`.
@@ -115,7 +115,7 @@ def _notes_on_left_out(runs: pd.DataFrame, measured: pd.DataFrame) -> list[str]:
 
 
 def _notes_on_memory(usable: pd.DataFrame) -> list[str]:
-    """Which runs have a peak memory that another run may have caused."""
+    """Return a note on runs that have a peak memory that another run may have caused."""
     shared = usable[~has_own_memory(usable)]
     if shared.empty:
         return []

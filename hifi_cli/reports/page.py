@@ -142,7 +142,7 @@ def render(
 
 
 def _newest(study: Study) -> str:
-    """Say when the newest run finished, as its record says; empty where no record has a date."""
+    """Return when the newest run finished, as its record says; empty where no record has a date."""
     dates = []
     for path in study.runs["path"]:
         stored = study.results[path].provenance.get("finished")

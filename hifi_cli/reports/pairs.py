@@ -127,7 +127,7 @@ def _joined(usable: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
 
 
 def _with_disagreement(joined: pd.DataFrame, runs: ComparableRuns) -> pd.DataFrame:
-    """Pairs with three columns more.
+    """Return pairs with three columns more.
 
     `differing` has the conditions in which the two runs differ, in words; `is_comparable` says
     whether they agree in all that a comparison requires; `flags` has what `--include` takes to
@@ -156,7 +156,7 @@ def _with_disagreement(joined: pd.DataFrame, runs: ComparableRuns) -> pd.DataFra
 
 
 def _notes_on_disagreement(joined: pd.DataFrame, labels: tuple[str, str]) -> list[str]:
-    """In what paired runs differ, and whether they are compared nevertheless."""
+    """Return notes on what paired runs differ in, and whether they are compared nevertheless."""
     notes = []
     # Pairs that differ in the same conditions share a note.
     unlike = joined[joined["differing"] != ""]
@@ -174,7 +174,7 @@ def _notes_on_disagreement(joined: pd.DataFrame, labels: tuple[str, str]) -> lis
 
 
 def _notes_on_unpaired(count: int, labels: tuple[str, str], metric: str | None) -> list[str]:
-    """How many runs have no partner."""
+    """Return a note on how many runs have no partner."""
     if not count:
         return []
     partner = "a partner"
@@ -202,7 +202,7 @@ def _have_all_collapsed(frame: pd.DataFrame, metric: str | None) -> bool:
 
 
 def _doubt(runs: ComparableRuns, names: list[str], labels: tuple[str, str], is_better: bool) -> str:
-    """Say why the method that is ahead is not called better; empty: it may be.
+    """Return why the method that is ahead is not called better; empty: it may be.
 
     A method whose bad runs diverge has no bad scores, and its mean over the others is too high.
 

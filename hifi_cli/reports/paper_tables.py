@@ -89,7 +89,7 @@ def _headings(spec: TableSpec) -> dict[str, str]:
 
 
 def _note_on_paper(spec: TableSpec, show_published: bool) -> list[str]:
-    """Which table the published numbers are from."""
+    """Return a note on the table that the published numbers are from."""
     if not spec.published or not show_published:
         return []
     name, table = load_published(spec.published)

@@ -87,7 +87,7 @@ def footnotes(spec: TableSpec, printed: PublishedRow, paper: PublishedTable) -> 
 
 
 def note(spec: TableSpec, runs: pd.DataFrame) -> str:
-    """Say whose the published numbers are, and what ours are of where that differs.
+    """Return a note on whose the published numbers are, and what ours are of where that differs.
 
     Args:
         spec: the table, which names the published one.

@@ -138,7 +138,7 @@ def render(name: str, tables: Sequence[Table], latex: LatexOptions = AS_IT_IS) -
 
 
 def _with_shared_notes_apart(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
-    """Give several tables without the notes that all of them have, and these notes."""
+    """Return several tables without the notes that all of them have, and these notes."""
     if len(tables) < 2:
         return [*tables], []
     first, *others = tables

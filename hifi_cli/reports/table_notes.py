@@ -12,7 +12,7 @@ from hifi_cli.text import counted_noun
 
 
 def on_other_shots(counts: Mapping[str, int]) -> list[str]:
-    """Say how many runs have other shots than the table.
+    """Return notes on how many runs have other shots than the table.
 
     Args:
         counts: runs by shots.
@@ -25,7 +25,7 @@ def on_other_shots(counts: Mapping[str, int]) -> list[str]:
 
 
 def on_other_seeds(seeds: Sequence[int], runs: pd.DataFrame) -> list[str]:
-    """Say how many runs have other seeds than the table.
+    """Return a note on how many runs have other seeds than the table.
 
     Args:
         seeds: those of the table; empty: all.
@@ -40,7 +40,7 @@ def on_other_seeds(seeds: Sequence[int], runs: pd.DataFrame) -> list[str]:
 
 
 def on_protocol(protocol: str, scores: pd.DataFrame) -> list[str]:
-    """Say that runs are not compared with their protocol, which is a user's own and not given.
+    """Return a note that runs are not compared with their protocol, which is a user's own and not given.
 
     Args:
         protocol: of the table.
@@ -56,7 +56,7 @@ def on_protocol(protocol: str, scores: pd.DataFrame) -> list[str]:
 
 
 def on_truncation(scores: pd.DataFrame) -> list[str]:
-    """Say on which tasks rows were longer than `max_length`.
+    """Return a note on the tasks whose rows were longer than `max_length`.
 
     Args:
         scores: a run per line, with `truncated_train` and `truncated_reported`.
@@ -74,7 +74,7 @@ def on_truncation(scores: pd.DataFrame) -> list[str]:
 
 
 def on_seeds(scores: pd.DataFrame, *, show_intervals: bool) -> list[str]:
-    """Say over which seeds the means are.
+    """Return a note on the seeds that the means are over.
 
     Args:
         scores: a line for each `row`, `column` and `seed`.
@@ -99,7 +99,7 @@ def on_seeds(scores: pd.DataFrame, *, show_intervals: bool) -> list[str]:
 
 
 def on_signs(study: Study, scores: pd.DataFrame) -> list[str]:
-    """Say what speaks against the scores.
+    """Return notes on what speaks against the scores.
 
     Args:
         study: where the runs come from.

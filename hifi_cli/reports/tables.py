@@ -402,7 +402,7 @@ def _notes_on_cells(
 
 
 def _notes_on_seeds(runs: ComparableRuns, name: str, most: int) -> list[str]:
-    """How many seeds a cell has, where it lacks some.
+    """Return a note on how many seeds a cell has, where it lacks some.
 
     Args:
         runs: those of the column.
@@ -555,7 +555,7 @@ def _rows(
 def _differences(
     keys: Sequence[str], ours: dict[str, Cell], theirs: dict[str, Cell], decimals: int
 ) -> dict[str, Cell]:
-    """Ours minus the paper's, of the numbers as they are printed; cells where both have one."""
+    """Return ours minus the paper's, of the numbers as they are printed; cells where both have one."""
     cells = {}
     for key in keys:
         value = ours[key].value
@@ -584,7 +584,7 @@ def _columns(
 
 
 def _headings(layout: Layout, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, str]:
-    """Headings of the columns: tasks, the average, and shares that a row has."""
+    """Return the headings of the columns: tasks, the average, and shares that a row has."""
     headings = dict(layout.headings)
     if AVERAGE in keys:
         headings[AVERAGE] = "Avg."
@@ -660,7 +660,7 @@ def _notes(
 
 
 def _missing(layout: Layout, grid: str) -> list[str]:
-    """Say how many runs the table lacks, and the command that makes them.
+    """Return in words how many runs the table lacks, and the command that makes them.
 
     Args:
         layout: the table.

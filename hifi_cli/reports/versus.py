@@ -243,7 +243,7 @@ def comparable_with(
 def _difference_in_words(
     run: Mapping[str, Any], planned: Mapping[str, Any], required: Mapping[str, str]
 ) -> str:
-    """Say in what a stored run and a planned one differ, and which keys would make them agree.
+    """Return in words what a stored run and a planned one differ in, and which keys would make them agree.
 
     Args:
         run: the stored run, values by column.
@@ -306,7 +306,7 @@ class Outlook:
         return seeds_that_reach(LEVEL / self.comparisons, len(self.pairs))
 
     def __str__(self) -> str:
-        """Say whether a verdict is possible, and why it is not."""
+        """Return in words whether a verdict is possible, and why it is not."""
         pairs = counted_noun(sum(self.pairs.values()), "pair")
         tasks = counted_noun(len(self.pairs), "task")
         begin = f"{label_of('methods', self.method)}: {pairs} on {tasks}"
@@ -364,7 +364,7 @@ class CanaryResult:
         return abs(self.mean) <= self.limit
 
     def __str__(self) -> str:
-        """Say what was repeated and how far it is off."""
+        """Return in words what was repeated and how far it is off."""
         parts = [f"{label_of('tasks', task)} {shift:+.2f}" for task, shift in self.shifts.items()]
         return (
             f"canary: {label_of('methods', self.method)}, seed {self.seed}, trained again here,"
@@ -373,7 +373,7 @@ class CanaryResult:
         )
 
     def beside(self, verdicts: Table) -> str:
-        """Say the same, and which differences are smaller than the shift that would have been seen.
+        """Return the same in words, and which differences are smaller than the shift that would have been seen.
 
         Args:
             verdicts: the table of verdicts.
@@ -419,7 +419,7 @@ class RateChoice:
     failed_on: dict[float, list[str]]
 
     def __str__(self) -> str:
-        """Say which rate was chosen, and which ones learnt nothing."""
+        """Return in words which rate was chosen, and which ones learnt nothing."""
         parts = []
         for rate, tasks in self.failed_on.items():
             parts.append(f"{rate:g} on {', '.join(label_of('tasks', task) for task in tasks)}")
@@ -492,7 +492,7 @@ def result_tables(study: Study, method: str, baselines: Sequence[str]) -> list[T
 
 
 def _table_of_scores(study: Study, methods: Sequence[str]) -> Table:
-    """Mean and deviation of every method on every task."""
+    """Return mean and deviation of every method on every task."""
     first = study.runs.iloc[0]
     spec = TableSpec(
         description="Mean scores",
@@ -531,7 +531,7 @@ def claims_of(study: Study, method: str, verdicts: Table) -> list[str]:
 
 
 def _evidence_in_words(row: Row, tasks: Sequence[str], *, comparisons: int) -> str:
-    """Say interval, p and number of pairs of one comparison.
+    """Return interval, p and number of pairs of one comparison in words.
 
     Args:
         row: of the table of verdicts.
@@ -554,7 +554,7 @@ def _evidence_in_words(row: Row, tasks: Sequence[str], *, comparisons: int) -> s
 
 
 def _claim_in_words(label: str, row: Row, evidence: str) -> str:
-    """Say what one verdict allows to claim, with its evidence.
+    """Return in words what one verdict allows to claim, with its evidence.
 
     Args:
         label: of the new method.

@@ -173,7 +173,7 @@ def _exponentials(effect: float, interval: Bounds | None) -> tuple[float, Bounds
 
 
 def _lack_of_evidence(evidence: Evidence, interval: Bounds | None) -> str:
-    """Say what is lacking for any verdict, whatever the values are; empty: nothing is."""
+    """Return what is lacking for any verdict, whatever the values are; empty: nothing is."""
     if evidence.reason:
         return evidence.reason
     if len(evidence.values) < len(evidence.tasks):
@@ -209,7 +209,7 @@ def verdict_of_values(groups: Groups, condition: Condition, level: float = LEVEL
 
 
 def _why_undecided(groups: Groups, condition: Condition, level: float) -> str:
-    """Say why neither verdict follows: interval and sign-flip test must agree on it.
+    """Return why neither verdict follows: interval and sign-flip test must agree on it.
 
     The arguments are those of `verdict_of_values`.
     """

@@ -263,7 +263,7 @@ def _verdict_by_last_epochs(
 
 
 def _count_of_verdicts(decided: Sequence[DecidedClaim]) -> str:
-    """Say how many claims have each verdict: `3 reproduced, 1 undecided`."""
+    """Return how many claims have each verdict: `3 reproduced, 1 undecided`."""
     found = [each.verdict for each in decided]
     return ", ".join(f"{found.count(word)} {word}" for word in get_args(Verdict) if word in found)
 
@@ -319,7 +319,7 @@ def _required(claim: Claim) -> str:
 
 
 def _ours(finding: Finding, claim: Claim) -> str:
-    """Our effect with its interval; empty: it is not known."""
+    """Return our effect with its interval; empty: it is not known."""
     if finding.effect is None:
         return ""
     effect = _number(finding.effect, claim)
@@ -397,7 +397,7 @@ def _notes(name: str, decided: Sequence[DecidedClaim]) -> list[str]:
 
 
 def _notes_on_seeds(decided: Sequence[DecidedClaim]) -> list[str]:
-    """The smallest numbers of seeds of all claims, those that share them together."""
+    """Return a note on the smallest numbers of seeds of all claims, those that share them together."""
     names_with: dict[SmallestSeeds, list[str]] = {}
     for each in decided:
         if each.seeds.to_reproduce is not None:
@@ -454,6 +454,6 @@ def _details(decided: DecidedClaim) -> list[str]:
 
 
 def _joined(sentences: Sequence[str]) -> str:
-    """Different sentences after one another, each with a capital letter."""
+    """Return different sentences after one another, each with a capital letter."""
     capitalized = [text[:1].upper() + text[1:] for text in dict.fromkeys(sentences)]
     return ". ".join(capitalized)
