@@ -103,7 +103,8 @@ def train(
         if len(configs) > 1:
             logger.info(f"run {index} of {len(configs)}: {config.run_label}")
         results.append(run(config, workspace, force=force, report_to=report_to or ()))
-    # Said after all runs, so that a line names every run that shows the same sign.
+    # Said after all runs, so that a line names every run that shows the same sign. The names of the
+    # configurations have the user's own YAMLs, where the labels are; those of the records are plain.
     methods = [config.method for config in configs]
     tasks = [config.task for config in configs]
     for sign in signs_of(results, methods=methods, tasks=tasks):
