@@ -321,6 +321,15 @@ def test_epochs_that_the_protocol_has_for_each_method_are_compared(hifi):
     assert "differ in epochs (5 and 15)" in hifi("compare hifi-layerwise bitfit").err
 
 
+def test_a_backbone_with_the_name_of_a_method_is_not_labelled_as_the_method(hifi):
+    for backbone, seed in itertools.product(("minilm", "bitfit"), (1, 2)):
+        write_run("results", "full-ft", "rte", seed, 0.6 + 0.01 * seed, backbone=backbone)
+    for words in ("compare full-ft", "table --method full-ft"):
+        answer = hifi(f"{words} --backbones minilm,bitfit")
+        assert answer.code == 0
+        assert "bitfit" in answer.out and "BitFit" not in answer.out
+
+
 def test_where_versus_has_trained_the_baselines_are_in_its_study(hifi):
     for seed in range(1, 6):
         write_run("stored", "bitfit", "rte", seed, 0.6)
