@@ -109,13 +109,18 @@ def unavailable_error(kind: str, name: str, error: Exception) -> MissingError:
 
 
 @contextmanager
-def hub_errors(name: str) -> Iterator[None]:
-    """Turn what the hub or the network refuses in the block into a MissingError of one line."""
+def hub_errors(name: str, advice: str) -> Iterator[None]:
+    """Turn what the hub or the network refuses in the block into a MissingError of one line.
+
+    Args:
+        name: of the repository.
+        advice: what to do if there is no such repository.
+    """
     try:
         yield
     except Exception as error:
         # Errors of the network have no common base class.
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise MissingError(
-            f"{name}: {reason}; log in (hf auth login), create it (hf repos create), or try again"
+            f"{name}: {reason}; log in (hf auth login), {advice}, or try again"
         ) from None

@@ -382,4 +382,13 @@ def _described_usage(error: Any) -> str:
         message = error.format_message().replace("Value error, ", "")
     if not message:
         return ""
-    return f"{message} (hifi --help)"
+    return f"{message} ({_command_of(context)} --help)"
+
+
+def _command_of(context: Any) -> str:
+    """Return the command that was called, as its user types it: `hifi grid`."""
+    if context is None:
+        return "hifi"
+    # The first name is that of the running program, such as `python -m hifi_cli`.
+    words = context.command_path.removeprefix(context.find_root().info_name)
+    return f"hifi{words}"

@@ -65,6 +65,7 @@ def grid(
         bool,
         typer.Option(
             "--print",
+            "--dry-run",
             help="Print the commands that are left, and stop.",
             rich_help_panel=options.HOW,
         ),

@@ -129,8 +129,8 @@ def _find(word: str) -> tuple[list[str], str]:
     kinds = [kind for kind in names if name in names[kind] and folder in ("", kind)]
     # A paper numbers its tables and its figures by themselves: both have the name ehft-1.
     if len(kinds) > 1 and kinds != ["tables", "figures"]:
-        found = ", ".join(f"{kind}/{name}" for kind in kinds)
-        raise UsageError(f"'{word}' is ambiguous: {found}")
+        commands = " or ".join(f"hifi ls {kind}/{name}" for kind in kinds)
+        raise UsageError(f"'{word}' has several meanings: {commands}")
     if not kinds:
         known = {*_WORDS, *fields_by_key(RunConfig)}.union(*names.values())
         suggestion = registry.did_you_mean(word, sorted(known))

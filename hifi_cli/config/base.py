@@ -222,6 +222,14 @@ def describe_problem(problem: Any, model: type[BaseModel]) -> str:
             # Our own validators raise these, some of them about the whole.
             message = problem["msg"].removeprefix("Value error, ")
             return f"{key}: {message}" if key else message
+        case "union_tag_invalid":
+            # The value of this key says which other keys there are.
+            context = problem["ctx"]
+            known = re.findall(r"'([^']+)'", context["expected_tags"])
+            suggestion = registry.did_you_mean(context["tag"], known)
+            choices = ", ".join(known)
+            name = context["discriminator"].strip("'")
+            return f"{key}.{name}: unknown value '{context['tag']}'{suggestion} (one of {choices})"
         case "string_pattern_mismatch":
             # The field's description lists its values.
             return f"{key}: not {problem['input']!r:.60}. {fields_by_key(model)[key].description}"

@@ -59,6 +59,9 @@ _SAME = (
     "delta_sha256",
 )
 
+# Advice where a repository to write to may be missing.
+_CREATE = "create it (hf repos create)"
+
 
 def pack(source: Path, out: Path) -> int:
     """Write runs.jsonl, predictions.parquet and the users' own YAMLs; return the number of runs.
@@ -321,7 +324,7 @@ def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
         )
     runs = _files(study, _patterns(trust=trust))
     repository = to.removeprefix(HUB)
-    with hub_errors(to):
+    with hub_errors(to, _CREATE):
         there = set(HfApi().list_repo_files(repository, repo_type="dataset"))
         new = {path: files for path, files in runs.items() if f"{path}/results.json" not in there}
         names: list[str] = []
@@ -360,7 +363,7 @@ def opened(source: str) -> Iterator[Path]:
         yield Path(source)
         return
     with TemporaryDirectory() as folder:
-        with hub_errors(source):
+        with hub_errors(source, "see whether its name is right"):
             HfApi().snapshot_download(
                 source.removeprefix(HUB),
                 repo_type="dataset",
@@ -374,5 +377,5 @@ def opened(source: str) -> Iterator[Path]:
 
 def push_model(folder: Path, to: str) -> None:
     """Upload an exported model to a model repository of the hub."""
-    with hub_errors(to):
+    with hub_errors(to, _CREATE):
         HfApi().upload_folder(repo_id=to.removeprefix(HUB), folder_path=folder)

@@ -33,7 +33,9 @@ def summary(answer):
 
 
 def test_a_grid_without_runs_says_what_is_not_known(hifi, machine):
-    answer = hifi("grid demo --tasks demo-entailment --methods full-ft --seeds 1,2 --print")
+    grid = "grid demo --tasks demo-entailment --methods full-ft --seeds 1,2"
+    answer = hifi(f"{grid} --print")
+    assert hifi(f"{grid} --dry-run").out == answer.out
     assert all(line.startswith("hifi train ") for line in answer.out.splitlines())
     said = summary(answer)
     assert said["runs"] == "2: 0 finished, 2 left"

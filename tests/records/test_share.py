@@ -435,6 +435,7 @@ class FakeHub:
     def snapshot_download(
         self, repository, *, repo_type, local_dir, allow_patterns, ignore_patterns
     ):
+        self.list_repo_files(repository, repo_type=repo_type)
         for name in filter_repo_objects(
             self.files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
         ):
@@ -465,6 +466,9 @@ def test_results_travel_through_a_repository_of_the_hub(hifi, finish_run, data, 
     assert hifi("eval", Path("mine") / RUN, "--data-dir", data).code == 0
     missing = hifi("results push hub:owner/unknown")
     assert missing.code == 3 and "hub:owner/unknown: FileNotFoundError" in missing.err
+    assert "create it" in missing.err
+    unread = hifi("results pull hub:owner/unknown")
+    assert unread.code == 3 and "see whether its name is right" in unread.err
 
 
 def test_an_exported_model_is_uploaded(hifi, finish_run, data, fake_hub):

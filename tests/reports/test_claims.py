@@ -285,7 +285,8 @@ def test_the_report_says_the_claims_in_words(own, hifi):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "better"}, "kind"),
+        ({"kind": "better"}, "(one of difference, number)"),
+        ({"kind": "differense"}, "unknown value 'differense'; did you mean 'difference'?"),
         (
             {"frist": "bitfit"},
             "unknown key 'claims.mine.frist'; did you mean 'claims.mine.first'?",
