@@ -1,21 +1,24 @@
-"""Which epoch of a run is reported: what is measured after each, what is kept, which scores follow."""
+"""What is measured after each epoch, which epoch is kept, and which score tables show."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-# A score is of the best epoch by the selecting examples, of the last one, or of that with the highest score.
+# A score is of the best epoch by the selecting rows, of the last one, or of that with the highest score.
 EpochChoice = Literal["best", "last", "max"]
 Selection = Literal["validation", "holdout", "few-shot"]
 
 
 @dataclass(frozen=True)
 class EpochRule:
-    """The rule by which a run chooses the epoch that it reports.
+    """The rule by which a run chooses the epoch that it keeps, and the score that tables show.
 
-    After each epoch the selecting examples are measured. When the reported ones are measured, and
+    The kept epoch is the one whose model and predictions are stored. The score in tables is of the
+    same epoch, but for `max`: the highest score of all epochs stands beside the best epoch's model.
+
+    After each epoch the selecting rows are measured. When the reported ones are measured, and
     which epoch is kept, follows from both attributes:
 
-        selection          report   reported examples are measured after              kept epoch
+        selection          report   reported rows are measured after                  kept epoch
         validation         best     every epoch, as they are the selecting ones       best
         validation         last     every epoch                                       last
         validation         max      every epoch                                       best
@@ -24,10 +27,10 @@ class EpochRule:
         holdout, few-shot  max      every epoch                                       best
 
     Attributes:
-        report: the score that tables show: after the epoch that is `best` by the selecting examples,
+        report: the score that tables show: after the epoch that is `best` by the selecting rows,
             after the `last` one, or the `max` over all epochs.
-        selection: the examples that select the best epoch: `validation`, the reported split itself,
-            or rows that are taken from the train split, `holdout` or `few-shot`.
+        selection: the rows that select the best epoch: `validation`, the reported split itself, or
+            rows that are taken from the train split, `holdout` or `few-shot`.
     """
 
     report: EpochChoice
@@ -35,7 +38,7 @@ class EpochRule:
 
     @property
     def selects_apart(self) -> bool:
-        """Whether other examples than the reported ones select the best epoch."""
+        """Whether other rows than the reported ones select the best epoch."""
         return self.selection != "validation"
 
     @property
@@ -44,32 +47,32 @@ class EpochRule:
         return "last" if self.report == "last" else "best"
 
     @property
-    def has_max(self) -> bool:
-        """Whether the reported split is measured after every epoch, so that its maximum is known."""
+    def measures_every_epoch(self) -> bool:
+        """Whether the reported rows are measured after every epoch, so that the maximum is known."""
         return self.report == "max" or not self.selects_apart
 
     @property
-    def is_chosen_on_reported(self) -> bool:
-        """Whether the epoch is chosen by the very rows that its score is of, which is then too high."""
+    def is_chosen_on_reported_rows(self) -> bool:
+        """Whether the score is chosen on the very rows that it is of, which makes it too high."""
         return self.report == "max" or (self.report == "best" and not self.selects_apart)
 
-    def measures_reported(self, *, is_best: bool, is_last: bool) -> bool:
-        """Return whether the reported split is measured after an epoch.
+    def measures_reported_rows(self, *, is_best: bool, is_last: bool) -> bool:
+        """Return whether the reported rows are measured after an epoch.
 
         The best epoch of a run that keeps it can be measured later, with the kept model. A run that
         keeps the last one cannot go back.
 
         Args:
-            is_best: whether no epoch before was as good, by the selecting examples.
+            is_best: whether no epoch before was as good, by the selecting rows.
             is_last: whether the training ends with the epoch.
         """
-        return self.has_max or is_last or (is_best and self.kept == "last")
+        return self.measures_every_epoch or is_last or (is_best and self.kept == "last")
 
-    def keeps(self, *, is_best: bool, may_be_reported: bool) -> bool:
+    def keeps(self, *, is_best: bool, may_be_kept: bool) -> bool:
         """Return whether model and predictions of an epoch take the place of those kept so far.
 
         Args:
-            is_best: as for `measures_reported`.
-            may_be_reported: whether the last stage has trained the model.
+            is_best: as for `measures_reported_rows`.
+            may_be_kept: whether the last stage has trained the model, or the run ends.
         """
-        return is_best or (may_be_reported and self.kept == "last")
+        return is_best or (may_be_kept and self.kept == "last")

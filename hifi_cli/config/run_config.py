@@ -477,7 +477,7 @@ class RunConfig(TrainingConfig):
 
     @property
     def epoch_rule(self) -> EpochRule:
-        """The rule by which the run chooses the epoch that it reports."""
+        """The rule by which the run chooses the epoch that it keeps, and its score in tables."""
         return EpochRule(self.report, "few-shot" if self.shots else self.selection)
 
     @property

@@ -90,7 +90,7 @@ def _of_unmeasured_epochs(result: RunResult, names: Sequence[str]) -> Iterator[s
     for line in result.epoch_metrics:
         is_last = line.epoch == len(result.epoch_metrics)
         missing = sorted({*names}.difference(line.metrics))
-        if missing and (is_last or result.epoch_rule.has_max):
+        if missing and (is_last or result.epoch_rule.measures_every_epoch):
             yield f"epoch {line.epoch} lacks {abbreviate(missing)}, which is measured after it"
 
 

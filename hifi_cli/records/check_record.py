@@ -111,7 +111,7 @@ def in_epochs(result: RunResult) -> Iterator[str]:
             yield f"is {result.status}, and has {' and '.join(held)}"
         # The loss or the logits stop a run before it has measured its last epoch.
         trained = len(result.epoch_metrics)
-        if result.epoch_rule.has_max and trained == result.config["epochs"]:
+        if result.epoch_rule.measures_every_epoch and trained == result.config["epochs"]:
             yield f"is {result.status}, and has metrics of all {counted_noun(trained, 'epoch')}"
         return
     lacking = [key for key in _OF_DONE if getattr(result, key) is None]
@@ -159,13 +159,13 @@ def _of_maximum(result: RunResult) -> Iterator[str]:
     """Find a maximum that the run cannot know, or that is missing: it takes the scores of all epochs."""
     assert result.epochs
     assert result.scores
-    has_max = result.epoch_rule.has_max
-    word = "known" if has_max else "not known"
+    is_known = result.epoch_rule.measures_every_epoch
+    word = "known" if is_known else "not known"
     named = {"scores.max": result.scores.max, "epochs.max": result.epochs.max}
     for extra, scores in result.extra_validation.items():
         named[f"extra_validation.{extra}.max"] = scores.max
     for name, value in named.items():
-        if (value is not None) != has_max:
+        if (value is not None) != is_known:
             yield f"{name} is {value}, and by its configuration the maximum is {word}"
 
 

@@ -436,7 +436,7 @@ class RunResult(StoredFile):
 
     @property
     def epoch_rule(self) -> EpochRule:
-        """The rule by which the run chose the epoch that it reports."""
+        """The rule by which the run chose the epoch that it keeps, and its score in tables."""
         return EpochRule(self.report, self.selection)
 
     def score(self, epoch_choice: EpochChoice | None = None) -> float:

@@ -70,7 +70,7 @@ def _selecting_score(study: Study, run: Any) -> float | None:
     """Return the score of a run's kept epoch on the split that chooses it; None if it diverged."""
     if run.status != "done":
         return None
-    if EpochRule(run.report, run.selection).has_max:
+    if EpochRule(run.report, run.selection).measures_every_epoch:
         return float(getattr(run, run.report))
     lines = study.results[run.path].epoch_metrics
     # The reported split was not measured after each epoch: other rows selected, and have a score.

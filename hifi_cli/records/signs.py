@@ -48,14 +48,14 @@ def signs_of(
         *_on_losses(done, names),
         *_on_shares(done, labels),
     ]
-    if with_selection and any(is_chosen_on_reported(result) for result in done):
+    if with_selection and any(is_chosen_on_reported_rows(result) for result in done):
         lines.append(CHOSEN_ON_REPORTED)
     return lines
 
 
-def is_chosen_on_reported(result: RunResult) -> bool:
+def is_chosen_on_reported_rows(result: RunResult) -> bool:
     """Return whether the epoch of a run's score was chosen on the rows that the score is of."""
-    return result.epoch_rule.is_chosen_on_reported
+    return result.epoch_rule.is_chosen_on_reported_rows
 
 
 def losses_of(lines: Sequence[StepMetrics], steps_per_epoch: int) -> TrainingLosses | None:

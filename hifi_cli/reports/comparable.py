@@ -200,7 +200,7 @@ def note_on_epochs(runs: pd.DataFrame) -> list[str]:
         runs: rows of `ComparableRuns.frame`.
     """
     rules = map(EpochRule, runs["shown_epoch"], runs["selection"])
-    if any(rule.is_chosen_on_reported for rule in rules):
+    if any(rule.is_chosen_on_reported_rows for rule in rules):
         return [CHOSEN_ON_REPORTED]
     return []
 

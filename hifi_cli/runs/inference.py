@@ -22,7 +22,7 @@ from hifi_cli.tasks.rows import parse_rows
 from hifi_cli.tasks.source_rows import SourceRow
 from hifi_cli.tasks.task_spec import Source, Split, TaskData, TaskSpec
 from hifi_cli.text import counted_noun
-from hifi_cli.training.loop import measure_reported
+from hifi_cli.training.loop import measure_reported_rows
 from hifi_cli.training.runner import count_rows_without_finite_logits
 
 # Scores are from 0 to 1, and one row of any task has more weight than this.
@@ -87,7 +87,7 @@ def evaluate(path: Path, workspace: Workspace) -> Evaluation:
     inputs = workspace.inputs(prepared.config, prepared.task)
     _check_validation_data(path, result, inputs.data.fingerprint)
     splits = load_splits(inputs)
-    scores, logits = measure_reported(prepared, splits)
+    scores, logits = measure_reported_rows(prepared, splits)
     predictions = prepared.task.rules.predictions(splits.reported, logits)
     rows = prediction_rows(prepared.task, splits.reported, logits, predictions)
     difference = _largest_difference(rows, RunDirectory(path))

@@ -36,7 +36,7 @@ from hifi_cli.tasks.examples import EncodedExample, Predictions, Values
 from hifi_cli.tasks.task_spec import TaskSpec, task_digest
 from hifi_cli.text import format_number
 from hifi_cli.training import processes
-from hifi_cli.training.loop import Progress, Splits, Trainer, measure_reported
+from hifi_cli.training.loop import Progress, Splits, Trainer, measure_reported_rows
 
 # --- the epoch that is kept, and its scores
 
@@ -79,7 +79,7 @@ def kept_epoch(trainer: Trainer) -> KeptEpoch:
     else:
         with torch.no_grad():
             trainer.method.load_delta(trainer.model, trainer.delta)
-        by_epoch[number], logits = measure_reported(trainer.runner, trainer.splits)
+        by_epoch[number], logits = measure_reported_rows(trainer.runner, trainer.splits)
     predictions = trainer.runner.task.rules.predictions(trainer.splits.reported, logits)
     return KeptEpoch(number, by_epoch, logits, predictions)
 
@@ -99,7 +99,7 @@ def run_scores(rule: EpochRule, progress: Progress, kept: KeptEpoch, metric: str
         if metric in metrics:
             known[epoch] = metrics[metric]
     highest = None
-    if rule.has_max:
+    if rule.measures_every_epoch:
         highest = max(known.values())
     return RunScores(last=known[progress.epoch], best=known[progress.best_epoch], max=highest)
 
@@ -114,7 +114,7 @@ def run_epochs(rule: EpochRule, progress: Progress, kept: KeptEpoch, metric: str
         metric: by which the highest epoch is told.
     """
     highest = None
-    if rule.has_max:
+    if rule.measures_every_epoch:
         # An epoch without metrics was not evaluated on the reported split.
         scores = {}
         for epoch, metrics in kept.metrics_by_epoch.items():

@@ -84,7 +84,7 @@ class RunSize:
         if not train or not batch:
             return None
         rule = config.epoch_rule
-        evaluations = config.epochs if rule.has_max else 1
+        evaluations = config.epochs if rule.measures_every_epoch else 1
         return cls(train, selection, reported, batch, config.epochs, evaluations)
 
     @classmethod
@@ -101,7 +101,7 @@ class RunSize:
         batch = train
         if not result.shots:
             batch = result.config.get("batch_size", 0) or train
-        evaluations = epochs if rule.has_max else 1
+        evaluations = epochs if rule.measures_every_epoch else 1
         reported = result.n_examples.get("reported", 0)
         return cls(train, selection, reported, batch, epochs, evaluations)
 

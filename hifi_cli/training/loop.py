@@ -529,7 +529,7 @@ class Trainer:
         process["seconds"] = round(now - self.process_started_at, 3)
 
     def evaluate(self) -> None:
-        """Measure the model after an epoch, log its metrics, and keep it if it is to be reported.
+        """Measure the model after an epoch, log its metrics, and keep it if the rule says so.
 
         `EpochRule` says which rows are measured when, and which epoch is kept.
         """
@@ -543,19 +543,19 @@ class Trainer:
             selecting_score = selecting_scores[primary]
             # The best epoch is noted before `is_finished` is read, which counts the epochs since it.
             is_best = self.note_if_best(selecting_score)
-            if rule.measures_reported(is_best=is_best, is_last=self.is_finished):
-                scores, logits = measure_reported(self.runner, self.splits)
+            if rule.measures_reported_rows(is_best=is_best, is_last=self.is_finished):
+                scores, logits = measure_reported_rows(self.runner, self.splits)
         else:
             # The same rows select and are reported: one evaluation serves both.
-            scores, logits = measure_reported(self.runner, self.splits)
+            scores, logits = measure_reported_rows(self.runner, self.splits)
             is_best = self.note_if_best(scores[primary])
         epoch = self.progress.epoch
         self.log(EpochMetrics(epoch=epoch, selection=selecting_score, **scores))
-        if rule.keeps(is_best=is_best, may_be_reported=self.may_be_reported()):
+        if rule.keeps(is_best=is_best, may_be_kept=self.may_be_kept()):
             self.keep(logits)
 
     def note_if_best(self, score: float) -> bool:
-        """Note the epoch that ends as the best one, if it may be reported and beats those before.
+        """Note the epoch that ends as the best one, if it may be kept and beats those before.
 
         Args:
             score: the primary metric on the selecting examples.
@@ -564,7 +564,7 @@ class Trainer:
             Whether it is the best one.
         """
         # The first of equal scores stays the best: a later epoch must be higher.
-        is_best = self.may_be_reported() and score > self.progress.best_score
+        is_best = self.may_be_kept() and score > self.progress.best_score
         if is_best:
             self.progress.best_epoch = self.progress.epoch
             self.progress.best_score = score
@@ -578,12 +578,12 @@ class Trainer:
         delta = self.method.delta(self.model)
         self.delta = {name: value.detach().clone() for name, value in delta.items()}
 
-    def may_be_reported(self) -> bool:
-        """Whether the model may be the reported one: the last stage has trained it, or the run ends.
+    def may_be_kept(self) -> bool:
+        """Whether the model may be kept: the last stage has trained it, or the run ends.
 
         An epoch that ends before the last stage, or in the steps of a warm-up at a learning rate of
-        0, has a model that the method does not mean. The last epoch is reported in any case,
-        because a run must report one.
+        0, has a model that the method does not mean. The last epoch may be kept in any case,
+        because a run must keep one.
         """
         is_last_stage = self.progress.stage_index == len(self.method_stages) - 1
         is_at_end = self.progress.step == self.plan.total
@@ -666,7 +666,7 @@ class Trainer:
             )
 
 
-def measure_reported(runner: ModelRunner, splits: Splits) -> tuple[dict[str, float], Values]:
+def measure_reported_rows(runner: ModelRunner, splits: Splits) -> tuple[dict[str, float], Values]:
     """Measure a model on the reported split and on the extra ones.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The rule by which a run chooses the epoch that it reports, case by case."""
+"""The rule by which a run chooses the epoch that it keeps, case by case."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from hifi_cli.config.epoch_rule import EpochRule
 
 
 @pytest.mark.parametrize(
-    ("report", "selection", "kept", "has_max", "is_chosen_on_reported"),
+    ("report", "selection", "kept", "measures_every_epoch", "is_chosen_on_reported_rows"),
     [
         ("best", "validation", "best", True, True),
         ("last", "validation", "last", True, False),
@@ -20,21 +20,21 @@ from hifi_cli.config.epoch_rule import EpochRule
     ],
 )
 def test_what_is_kept_and_which_scores_follow(
-    report, selection, kept, has_max, is_chosen_on_reported
+    report, selection, kept, measures_every_epoch, is_chosen_on_reported_rows
 ):
     rule = EpochRule(report, selection)
     assert rule.kept == kept
-    assert rule.has_max == has_max
-    assert rule.is_chosen_on_reported == is_chosen_on_reported
+    assert rule.measures_every_epoch == measures_every_epoch
+    assert rule.is_chosen_on_reported_rows == is_chosen_on_reported_rows
 
 
 @pytest.mark.parametrize("is_best", [True, False])
 @pytest.mark.parametrize("is_last", [True, False])
-def test_the_reported_split_is_measured_where_no_later_epoch_can(is_best, is_last):
+def test_the_reported_rows_are_measured_where_no_later_epoch_can(is_best, is_last):
     """A run that keeps the best epoch can measure it after the training."""
 
     def measures(report, selection):
-        return EpochRule(report, selection).measures_reported(is_best=is_best, is_last=is_last)
+        return EpochRule(report, selection).measures_reported_rows(is_best=is_best, is_last=is_last)
 
     assert measures("best", "validation") and measures("max", "holdout")
     assert measures("best", "holdout") == is_last
@@ -42,7 +42,7 @@ def test_the_reported_split_is_measured_where_no_later_epoch_can(is_best, is_las
 
 
 @pytest.mark.parametrize(
-    ("report", "is_best", "may_be_reported", "keeps"),
+    ("report", "is_best", "may_be_kept", "keeps"),
     [
         ("best", True, True, True),
         ("best", False, True, False),
@@ -51,9 +51,9 @@ def test_the_reported_split_is_measured_where_no_later_epoch_can(is_best, is_las
         ("last", False, False, False),
     ],
 )
-def test_the_model_of_an_epoch_is_kept(report, is_best, may_be_reported, keeps):
+def test_the_model_of_an_epoch_is_kept(report, is_best, may_be_kept, keeps):
     rule = EpochRule(report, "validation")
-    assert rule.keeps(is_best=is_best, may_be_reported=may_be_reported) == keeps
+    assert rule.keeps(is_best=is_best, may_be_kept=may_be_kept) == keeps
 
 
 def test_a_configuration_has_the_rule_of_its_selection(make):
