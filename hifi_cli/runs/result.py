@@ -47,8 +47,8 @@ class KeptEpoch:
 
     Attributes:
         number: counted from 1.
-        metrics_by_epoch: every metric on the reported and on extra splits, of each epoch that was
-            measured.
+        metrics_by_epoch: every metric on the reported and on extra splits, of the epochs that were
+            measured there: the last, the best and the kept one at least.
         logits: of the reported split.
         predictions: of the reported split, which follow from the logits.
     """
@@ -59,8 +59,8 @@ class KeptEpoch:
     predictions: Predictions
 
 
-def kept_epoch(trainer: Trainer) -> KeptEpoch:
-    """Say which epoch is kept, and what its model predicts.
+def evaluate_kept_epoch(trainer: Trainer) -> KeptEpoch:
+    """Return the kept epoch with what its model predicts; evaluate it now, if it was not before.
 
     The logits are usually those of the epoch's own evaluation. Where other rows than the reported
     ones selected the epoch, the reported rows may not have been evaluated then. The delta of that
@@ -73,7 +73,8 @@ def kept_epoch(trainer: Trainer) -> KeptEpoch:
     number = progress.best_epoch
     if trainer.config.epoch_rule.kept == "last":
         number = progress.epoch
-    by_epoch = {line.epoch: line.metrics for line in progress.epoch_metrics}
+    # An epoch without metrics was measured on the selecting rows alone.
+    by_epoch = {line.epoch: line.metrics for line in progress.epoch_metrics if line.metrics}
     if trainer.logits is not None:
         logits = trainer.logits.numpy()
     else:
@@ -85,7 +86,7 @@ def kept_epoch(trainer: Trainer) -> KeptEpoch:
 
 
 def run_scores(rule: EpochRule, progress: Progress, kept: KeptEpoch, metric: str) -> RunScores:
-    """Give a metric after the last, the best and the highest epoch.
+    """Return a metric after the last, the best and the highest epoch.
 
     Args:
         rule: says whether every epoch was measured.
@@ -93,19 +94,15 @@ def run_scores(rule: EpochRule, progress: Progress, kept: KeptEpoch, metric: str
         kept: has the metrics by epoch.
         metric: its name, on an extra split with the split's suffix.
     """
-    # The last and the kept epoch were always measured; the others only where the rule asks for it.
-    known = {}
-    for epoch, metrics in kept.metrics_by_epoch.items():
-        if metric in metrics:
-            known[epoch] = metrics[metric]
+    scores = {epoch: metrics[metric] for epoch, metrics in kept.metrics_by_epoch.items()}
     highest = None
     if rule.measures_every_epoch:
-        highest = max(known.values())
-    return RunScores(last=known[progress.epoch], best=known[progress.best_epoch], max=highest)
+        highest = scores[highest_epoch(kept, metric)]
+    return RunScores(last=scores[progress.epoch], best=scores[progress.best_epoch], max=highest)
 
 
 def run_epochs(rule: EpochRule, progress: Progress, kept: KeptEpoch, metric: str) -> Epochs:
-    """Give the epochs of `run_scores`, counted from 1; of equal scores the first one is the highest.
+    """Return the epochs of `run_scores`, counted from 1.
 
     Args:
         rule: says whether every epoch was measured.
@@ -115,13 +112,14 @@ def run_epochs(rule: EpochRule, progress: Progress, kept: KeptEpoch, metric: str
     """
     highest = None
     if rule.measures_every_epoch:
-        # An epoch without metrics was not evaluated on the reported split.
-        scores = {}
-        for epoch, metrics in kept.metrics_by_epoch.items():
-            if metrics:
-                scores[epoch] = metrics[metric]
-        highest = max(scores, key=scores.__getitem__)
+        highest = highest_epoch(kept, metric)
     return Epochs(total=progress.epoch, last=progress.epoch, best=progress.best_epoch, max=highest)
+
+
+def highest_epoch(kept: KeptEpoch, metric: str) -> int:
+    """Return the epoch after which a metric was highest, the first one of equal scores."""
+    by_epoch = kept.metrics_by_epoch
+    return max(by_epoch, key=lambda epoch: by_epoch[epoch][metric])
 
 
 # --- what became of a run

@@ -26,7 +26,7 @@ from hifi_cli.runs.result import (
     Outcome,
     StoredDelta,
     count_parameters,
-    kept_epoch,
+    evaluate_kept_epoch,
     outcome_of,
     prediction_rows,
     result_of,
@@ -268,7 +268,7 @@ def _store(
     if reason:
         return Outcome(params, reason=reason)
     # Every process takes part, because they share the batches of an evaluation. One of them writes.
-    kept = kept_epoch(trainer)
+    kept = evaluate_kept_epoch(trainer)
     delta = None
     if processes.is_main():
         belongs_to = {
