@@ -127,7 +127,7 @@ def highest_epoch(kept: KeptEpoch, metric: str) -> int:
 
 @dataclass(frozen=True)
 class StoredDelta:
-    """The file with what training changed: its SHA-256 and its size."""
+    """The file with what training changed: its SHA-256 and its size in bytes."""
 
     sha256: str
     size: int
@@ -135,22 +135,20 @@ class StoredDelta:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run, as fields of its record.
-
-    The defaults are the values of a run that diverged: it has no scores, and no model that tells
-    classes apart.
+    """The outcome of a run, as fields of its record; a run that diverged has no scores.
 
     Attributes:
         params: what trains in the method's last stage.
         reason: why the run diverged; empty: it has trained to its end.
-        collapsed: whether the model predicts one class for every row.
+        collapsed: whether the model predicts one class for every row; a run that diverged has no
+            model that tells classes apart.
         time_s: seconds of training, evaluations included.
     """
 
     params: ParameterCounts
-    status: Literal["done", "diverged"] = "diverged"
-    reason: str = ""
-    collapsed: bool = True
+    status: Literal["done", "diverged"]
+    reason: str
+    collapsed: bool
     classes: ClassCounts | None = None
     losses: TrainingLosses | None = None
     scores: RunScores | None = None
@@ -161,11 +159,21 @@ class Outcome:
     delta_sha256: str | None = None
     delta_bytes: int | None = None
 
+    @classmethod
+    def diverged(cls, params: ParameterCounts, divergence: str) -> "Outcome":
+        """Return the outcome of a run that diverged.
+
+        Args:
+            params: what trains in the method's last stage.
+            divergence: what is not finite, and at which step.
+        """
+        return cls(params, status="diverged", reason=divergence, collapsed=True)
+
 
 def outcome_of(
     trainer: Trainer, params: ParameterCounts, kept: KeptEpoch, delta: StoredDelta | None
 ) -> Outcome:
-    """Say what became of a run that has trained to its end.
+    """Return the outcome of a run that has trained to its end.
 
     Args:
         trainer: has trained the model.
@@ -185,6 +193,7 @@ def outcome_of(
     return Outcome(
         params,
         status="done",
+        reason="",
         collapsed=task.rules.is_collapsed(kept.predictions),
         classes=class_counts(task, splits.reported, kept.predictions),
         losses=losses_of(step_lines, trainer.plan.per_epoch),

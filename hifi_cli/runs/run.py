@@ -127,12 +127,12 @@ def run(
         code = own_code_digest(config)
         start = time.monotonic()
         with closing(log) if log else nullcontext():
-            reason = _train(trainer, directory)
+            divergence = _train(trainer, directory)
         # A signal that comes from here on waits: storing takes seconds, and what was trained since
         # the last checkpoint would be lost.
         with deferred_signals() as signals:
-            outcome = _store(trainer, prepared, directory, reason)
-            # `_store` may evaluate the kept epoch once more, which is a part of what the run takes.
+            outcome = _evaluate_and_store(trainer, prepared, directory, divergence)
+            # The evaluation of the kept epoch is a part of what the run takes.
             costs = Costs(time.monotonic() - start, peak_memory(device), memory_is_own)
             progress = trainer.progress
             result = result_of(inputs, prepared, splits, progress, outcome, costs, code)
@@ -234,8 +234,12 @@ def _warn_of_shared_texts(config: RunConfig, splits: Splits) -> None:
         )
 
 
-def _train(trainer: Trainer, directory: RunDirectory) -> str:
-    """Train to the end; returns why the run diverged, if it did."""
+def _train(trainer: Trainer, directory: RunDirectory) -> str | None:
+    """Train to the end, or until the run diverges.
+
+    Returns:
+        What is not finite, and at which step; None: the run has trained to its end.
+    """
     try:
         trainer.train()
     except Diverged as error:
@@ -250,36 +254,41 @@ def _train(trainer: Trainer, directory: RunDirectory) -> str:
                 " from its checkpoint"
             )
         raise
-    return ""
+    return None
 
 
-def _store(
-    trainer: Trainer, prepared: PreparedRun, directory: RunDirectory, reason: str
+def _evaluate_and_store(
+    trainer: Trainer, prepared: PreparedRun, directory: RunDirectory, divergence: str | None
 ) -> Outcome:
-    """Store delta and predictions of the kept epoch, and say what became of the run.
+    """Evaluate the kept epoch, and store its delta and predictions.
 
     Args:
         trainer: has trained the model, or stopped where it diverged.
         prepared: what the trainer was made of.
         directory: where the files belong.
-        reason: why the run diverged; it then leaves no model. Empty: it has trained to its end.
+        divergence: why the run diverged; it then leaves no model. None: it has trained to its end.
     """
     params = count_parameters(prepared)
-    if reason:
-        return Outcome(params, reason=reason)
+    if divergence is not None:
+        return Outcome.diverged(params, divergence)
     # Every process takes part, because they share the batches of an evaluation. One of them writes.
     kept = evaluate_kept_epoch(trainer)
-    delta = None
+    stored = None
     if processes.is_main():
-        belongs_to = {
-            "method": prepared.config.method,
-            "backbone": prepared.config.backbone.name,
-            "backbone_weights_id": prepared.pretrained.digest,
-            "heads": prepared.method.context.heads,
-        }
-        save_delta(directory.delta, trainer.delta, belongs_to)
-        delta = StoredDelta(file_digest(directory.delta), directory.delta.stat().st_size)
+        stored = _store_delta(trainer, prepared, directory)
         reported = trainer.splits.reported
         rows = prediction_rows(prepared.task, reported, kept.logits, kept.predictions)
         directory.write_predictions(rows)
-    return outcome_of(trainer, params, kept, delta)
+    return outcome_of(trainer, params, kept, stored)
+
+
+def _store_delta(trainer: Trainer, prepared: PreparedRun, directory: RunDirectory) -> StoredDelta:
+    """Write what training changed, at the kept epoch, with a note of what it belongs to."""
+    belongs_to = {
+        "method": prepared.config.method,
+        "backbone": prepared.config.backbone.name,
+        "backbone_weights_id": prepared.pretrained.digest,
+        "heads": prepared.method.context.heads,
+    }
+    save_delta(directory.delta, trainer.delta, belongs_to)
+    return StoredDelta(file_digest(directory.delta), directory.delta.stat().st_size)
