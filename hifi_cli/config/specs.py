@@ -68,7 +68,7 @@ NO_OPTIONS = {
 # `target_modules: all-linear` of peft, in the words of our methods.
 _ALL_LINEAR = ["query", "key", "value", "output", "ffn", "ffn_output"]
 # Modules of a task head, which trains whole anyway, as adapter_config.json may name them.
-HEAD_MODULES = {"classifier", "score", "pooler", "pre_classifier", "qa_outputs", "head"}
+TASK_HEAD_MODULES = {"classifier", "score", "pooler", "pre_classifier", "qa_outputs", "head"}
 # Keys of the adapter_config.json of the library adapters (AdapterHub).
 _OF_ADAPTERHUB = {"hidden_size", "model_class", "model_type", "config_id"}
 
@@ -125,7 +125,7 @@ def _adapter_options(content: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in content.items():
         if key not in NO_OPTIONS and value not in (None, [], {}):
             options[key] = value
-    if HEAD_MODULES.issuperset(options.get("modules_to_save", ())):
+    if TASK_HEAD_MODULES.issuperset(options.get("modules_to_save", ())):
         options.pop("modules_to_save", None)
     for key, value in options.items():
         if isinstance(value, dict) and any("." in name for name in value):

@@ -1,4 +1,4 @@
-"""EH-FT (Yang et al., EMNLP 2022), LP-FT (Kumar et al., ICLR 2022): the head first, then all."""
+"""EH-FT (Yang et al., EMNLP 2022), LP-FT (Kumar et al., ICLR 2022): the task head first, then all."""
 
 import copy
 from dataclasses import replace
@@ -16,9 +16,9 @@ from hifi_cli.models.encoder import Encoder
 class TwoStage(Method):
     """Train the task head by any method (stage 1), then everything (stage 2): EH-FT, section 2.2.
 
-    Stage 2 starts from the pretrained backbone and this head. Stage 1 trains the whole task head,
+    Stage 2 starts from the pretrained backbone and this task head. Stage 1 trains the whole task head,
     whatever its method trains of it alone: BitFit would leave the weight of a pretrained pooler as
-    it is, and hand over a head that was hardly trained. Each stage has its own optimizer and
+    it is, and hand over a task head that was hardly trained. Each stage has its own optimizer and
     schedule. The run's steps are divided between the stages, so that it takes as many as a run of full
     fine-tuning (section 3.2).
 
@@ -58,13 +58,13 @@ class TwoStage(Method):
         if not self.settings.reserve:
             self._untouched_model = copy.deepcopy(encoder.model)
         self.stage1_method.prepare(encoder)
-        head = encoder.task_head
-        for parameter in head.values():
+        task_head = encoder.task_head
+        for parameter in task_head.values():
             parameter.requires_grad_(True)
         # `requires_grad` alone does not make a parameter train: Diff-Pruning's search trains vectors
         # of its own in the place of a pretrained pooler.
         trained = self.stage1_method.stages()[0].method.trainable_parameters(encoder.model)
-        untrained = sorted(head.keys() - trained.keys())
+        untrained = sorted(task_head.keys() - trained.keys())
         if untrained:
             raise UsageError(
                 f"stage 1 must train the whole task head, and its method leaves {untrained[0]} as it"
@@ -84,7 +84,7 @@ class TwoStage(Method):
 
     @torch.no_grad()
     def begin_stage2(self, encoder: Encoder) -> None:
-        """Make everything train, from the pretrained backbone and the head that stage 1 trained."""
+        """Make everything train, from the pretrained backbone and the task head that stage 1 trained."""
         # There is no untouched model with `reserve`: what stage 1 trained of the backbone stays, and
         # trains on.
         if self._untouched_model is None:

@@ -68,7 +68,7 @@ def load_backbone(
 
     Args:
         backbone: where it is.
-        task_head: what the task requires of its head.
+        task_head: what the task requires of its task head.
         dropout: every rate in the encoder's configuration; None: those that it has.
 
     Raises:
@@ -188,7 +188,7 @@ def load_backbone_on_meta(
 
     Args:
         backbone: where it is.
-        task_head: what the task requires of its head.
+        task_head: what the task requires of its task head.
         dropout: every rate in the encoder's configuration; None: those that it has.
 
     Raises:
@@ -248,7 +248,7 @@ def architecture_on_meta(
 
     Args:
         architecture: `model_type` and sizes, under the names of config.json.
-        task_head: what the task requires of its head.
+        task_head: what the task requires of its task head.
         dropout: every rate in the encoder's configuration; None: those of its family.
 
     Raises:
@@ -261,7 +261,7 @@ def architecture_on_meta(
 
 
 def _on_meta(model_class: Any, config: Any, task_head: TaskHeadSpec) -> nn.Module:
-    """Make a model with the task's head, without values."""
+    """Make a model with the task head, without values."""
     with torch.device("meta"):
         model: nn.Module = model_class.from_config(config)
         encoder = Encoder(model)

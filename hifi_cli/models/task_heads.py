@@ -14,12 +14,12 @@ from hifi_cli.tasks.kinds import Kind, TaskKind
 
 @dataclass(frozen=True)
 class TaskHeadSpec:
-    """A task's requirements of its head.
+    """A task's requirements of its task head.
 
     Attributes:
         kind: of task, for messages.
         rules: what follows from the kind.
-        config: the configured head.
+        config: the configured task head.
     """
 
     kind: Kind
@@ -28,18 +28,18 @@ class TaskHeadSpec:
 
     @property
     def is_own(self) -> bool:
-        """Whether the head is one of this file and not Hugging Face's."""
+        """Whether the task head is one of this file and not Hugging Face's."""
         is_mlp = self.config.kind == "mlp"
         return not self.rules.reads_all_tokens and (self.rules.reads_words or is_mlp)
 
     @property
     def outputs(self) -> int:
         """Logits of a sequence, or of each token."""
-        return self.rules.head_outputs(one_logit=self.config.one_logit)
+        return self.rules.logits_per_sequence(one_logit=self.config.one_logit)
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """All that decides how many parameters a model with this head has, and under which names."""
+        """All that decides how many parameters a model with this task head has, and under which names."""
         rules = self.rules
         reads = (rules.transformers_class, rules.reads_words, rules.reads_all_tokens)
         return (*reads, len(rules.labels), self.outputs, self.config)
@@ -72,7 +72,7 @@ class MLPTaskHead(nn.Module):
 
 
 class EncoderWithTaskHead(nn.Module):
-    """A backbone and a head on its last hidden states, called as Hugging Face's models are."""
+    """A backbone and a task head on its last hidden states, called as Hugging Face's models are."""
 
     base_model_prefix = "backbone"
 

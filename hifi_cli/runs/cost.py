@@ -617,7 +617,7 @@ def _bytes_of_texts(config: RunConfig, task: TaskSpec, size: RunSize | None) -> 
         return _BYTES_OF_RECORD + epochs
     logged = size.steps / config.log_every * _BYTES_OF_LOGGED_STEP
     label = mean(len(json.dumps(name)) for name in task.labels) if task.labels else 0.0
-    logits = task.rules.head_outputs(one_logit=config.task_head.one_logit)
+    logits = task.rules.logits_per_sequence(one_logit=config.task_head.one_logit)
     # A line has the label and what is predicted in its place.
     line = _BYTES_OF_PREDICTION + 2 * label + logits * _BYTES_OF_LOGIT
     return _BYTES_OF_RECORD + epochs + logged + size.reported * line

@@ -77,12 +77,12 @@ def write_hf(prepared: PreparedRun, to: Path) -> None:
 
 def fits_hf(prepared: PreparedRun) -> bool:
     """Say whether a plain Hugging Face model can hold the trained one."""
-    has_own_head = task_head_of(prepared.config, prepared.task).is_own
-    return prepared.method.mergeable and not has_own_head
+    has_own_task_head = task_head_of(prepared.config, prepared.task).is_own
+    return prepared.method.mergeable and not has_own_task_head
 
 
 def fits_peft(prepared: PreparedRun) -> bool:
-    """Say whether peft can hold the trained model: its adapters, and a head of Hugging Face's own.
+    """Say whether peft can hold the trained model: its adapters, and a task head of Hugging Face's.
 
     peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a
     cache, by whose length BERT-type encoders move the position ids on.
@@ -166,8 +166,8 @@ def write_peft(prepared: PreparedRun, to: Path) -> None:
     as_peft_names: Any = nn.ModuleDict({"base_model": method.tuner})
     as_peft_names.peft_config = method.tuner.peft_config
     weights = get_peft_model_state_dict(as_peft_names, save_embedding_layers=False)
-    head = prepared.encoder.task_head
-    weights |= {f"base_model.model.{name}": value for name, value in head.items()}
+    task_head = prepared.encoder.task_head
+    weights |= {f"base_model.model.{name}": value for name, value in task_head.items()}
     fused, parts = _fused_parts(prepared)
     if parts:
         _join_lora(weights, adapter, fused, parts)
@@ -177,7 +177,9 @@ def write_peft(prepared: PreparedRun, to: Path) -> None:
     adapter.revision = backbone.revision
     inside = f"{model.base_model_prefix}."
     # The pooler, and what lies outside the backbone.
-    adapter.modules_to_save = sorted({name.removeprefix(inside).split(".")[0] for name in head})
+    adapter.modules_to_save = sorted(
+        {name.removeprefix(inside).split(".")[0] for name in task_head}
+    )
     adapter.inference_mode = True
     adapter.save_pretrained(to)
     # Layers of some adapters share a tensor, which safetensors refuses: it gets copies.

@@ -79,7 +79,7 @@ def rebuild(
         finished: what the run says of itself.
         config: the run's, with the device and the place of the backbone that are to be used here.
         task: as its YAML has it.
-        pretrained: what `config` names as backbone, with the task's head.
+        pretrained: what `config` names as backbone, with the task head.
 
     Raises:
         UsageError: the delta belongs to other backbone weights or is damaged, or the run names code

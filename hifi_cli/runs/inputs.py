@@ -42,7 +42,7 @@ def load_task(config: RunConfig) -> TaskSpec:
 
 
 def task_head_of(config: RunConfig, task: TaskSpec) -> TaskHeadSpec:
-    """Say what a task requires of its head, as configured."""
+    """Return what a task requires of its task head, as configured."""
     return TaskHeadSpec(task.kind, task.rules, config.task_head)
 
 
@@ -102,7 +102,7 @@ class RunInputs:
 
     @property
     def pretrained(self) -> Pretrained:
-        """The encoder with the task's head, from which the run takes a copy of its own."""
+        """The encoder with the task head, from which the run takes a copy of its own."""
         return self.tokenizer.pretrained
 
     def examples(self, split: Split, max_length: int | None = None) -> list[EncodedExample]:

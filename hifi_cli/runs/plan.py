@@ -49,7 +49,7 @@ Line = tuple[str, str]
 
 @dataclass(frozen=True)
 class PlainModel:
-    """A backbone without values, with the head of a task, which no method has prepared.
+    """A backbone without values, with a task head, which no method has prepared.
 
     Attributes:
         missing_keys: names of parameters without pretrained values.
@@ -189,8 +189,8 @@ class Planner:
             MissingError: the backbone's sizes are neither on this machine nor in its YAML.
             UsageError: the method's settings do not fit.
         """
-        head = task_head_of(config, task)
-        # Tasks with heads of one shape, seeds, and learning rates share a size.
+        task_head = task_head_of(config, task)
+        # Tasks with task heads of one shape, seeds, and learning rates share a size.
         deciding = {
             "backbone",
             "start_from",
@@ -200,9 +200,9 @@ class Planner:
             "stage1",
             "layer_decay",
         }
-        key = f"{head.shape} {config.model_dump_json(include=deciding)}"
+        key = f"{task_head.shape} {config.model_dump_json(include=deciding)}"
         if key not in self._sizes:
-            plain = _plain_model(config, head)
+            plain = _plain_model(config, task_head)
             if config.start_from:
                 plain = self._started_from(config.start_from, plain)
             self._sizes[key] = _model_size(config, plain)
@@ -232,20 +232,20 @@ def machine_of(device: torch.device) -> Machine:
     return Machine(name, torch.get_num_threads())
 
 
-def _plain_model(config: RunConfig, head: TaskHeadSpec) -> PlainModel:
-    """Make the model of a backbone with a task's head on the meta device.
+def _plain_model(config: RunConfig, task_head: TaskHeadSpec) -> PlainModel:
+    """Make the model of a backbone with a task head on the meta device.
 
     Raises:
         MissingError: the backbone's sizes are neither on this machine nor in its YAML.
     """
     try:
-        model = load_backbone_on_meta(config.backbone, task_head=head, dropout=config.dropout)
+        model = load_backbone_on_meta(config.backbone, task_head=task_head, dropout=config.dropout)
         missing_keys = missing_keys_on_meta(config.backbone, model)
     except MissingError as error:
         architecture = architecture_of(config.backbone)
         if architecture is None:
             raise
-        model = architecture_on_meta(architecture, task_head=head, dropout=config.dropout)
+        model = architecture_on_meta(architecture, task_head=task_head, dropout=config.dropout)
         # The encoders of these YAMLs have a pretrained pooler, or none.
         return PlainModel(model, [], missing=str(error))
     return PlainModel(model, missing_keys, missing=None)

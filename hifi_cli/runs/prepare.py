@@ -57,7 +57,7 @@ def prepare_run(
     Args:
         config: of the run.
         task: as its YAML has it.
-        pretrained: the encoder with the task's head, which is copied.
+        pretrained: the encoder with the task head, which is copied.
         device: where the run computes.
         heads: that the method tunes; None for a method that needs none.
     """

@@ -358,7 +358,7 @@ def class_counts(
 def count_parameters(prepared: PreparedRun) -> ParameterCounts:
     """Count the trained parameters (in all and in the backbone), the stored ones, and the model's.
 
-    `total` counts the plain encoder with its head, without what the method adds.
+    `total` counts the plain encoder with its task head, without what the method adds.
     """
     trainable, trainable_backbone = trained_sizes(prepared.method, prepared.encoder)
     stored = prepared.method.delta(prepared.encoder.model).values()

@@ -81,18 +81,18 @@ class Workspace:
         return RowTokenizer(config, task, self.pretrained(config, task))
 
     def pretrained(self, config: RunConfig, task: TaskSpec) -> Pretrained:
-        """Load a run's backbone with the head of its task; the last one is kept.
+        """Load a run's backbone with the task head of its task; the last one is kept.
 
         With `start_from`, its weights are those of a finished run. That run is opened with its own
         encoder, by this function again: it may itself have started from another run.
         """
-        head = task_head_of(config, task)
-        key = f"{head} {config.values_that_decide('encoder')}"
+        task_head = task_head_of(config, task)
+        key = f"{task_head} {config.values_that_decide('encoder')}"
         if key not in self._pretrained:
             # The old one goes before the new one is loaded: two large backbones may not fit in
             # memory.
             self._pretrained.clear()
-            loaded = load_backbone(config.backbone, task_head=head, dropout=config.dropout)
+            loaded = load_backbone(config.backbone, task_head=task_head, dropout=config.dropout)
             if config.start_from:
                 loaded = self._started_from(config.start_from, loaded, config)
             if config.kernels != "torch" and select_device(config.device).type == "cpu":
@@ -126,7 +126,7 @@ class Workspace:
             )
         prepared.method.merge(prepared.encoder)
         weights = prepared.encoder.base.state_dict()
-        # Not strict: the other task's head may have no pooler, and then the pooler keeps its
+        # Not strict: the other run's task head may have no pooler, and then the pooler keeps its
         # pretrained values.
         Encoder(loaded.model).base.load_state_dict(weights, strict=False)
         # Weights of the other run are not missing any more, so that no seed draws them anew.

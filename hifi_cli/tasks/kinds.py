@@ -155,8 +155,8 @@ class TaskKind:
         """Return of how many equal parts the loss of some examples is the sum."""
         return len(examples)
 
-    def head_outputs(self, *, one_logit: bool) -> int:
-        """Return the number of logits of a sequence, or of each token.
+    def logits_per_sequence(self, *, one_logit: bool) -> int:
+        """Return the number of logits that a task head gives a sequence, or each of its tokens.
 
         Args:
             one_logit: whether two classes share one logit.
@@ -168,9 +168,9 @@ class TaskKind:
         """Return the number of logits that are stored of a row, if predictions are numbers.
 
         Args:
-            one_logit: as for `head_outputs`.
+            one_logit: as for `logits_per_sequence`.
         """
-        return self.head_outputs(one_logit=one_logit)
+        return self.logits_per_sequence(one_logit=one_logit)
 
     # --- predictions
 
@@ -322,7 +322,7 @@ class Classification(_OneOfSeveral):
             return ["accuracy", "f1", "matthews"]
         return ["accuracy", "f1_macro"]
 
-    def head_outputs(self, *, one_logit: bool) -> int:
+    def logits_per_sequence(self, *, one_logit: bool) -> int:
         if one_logit and len(self.labels) == 2:
             return 1
         return len(self.labels)
@@ -383,7 +383,7 @@ class MultipleChoice(_OneOfSeveral):
     pipeline = "multiple-choice"
     peft_task = None
 
-    def head_outputs(self, *, one_logit: bool) -> int:
+    def logits_per_sequence(self, *, one_logit: bool) -> int:
         """Return 1: each choice is a sequence of its own."""
         del one_logit
         return 1

@@ -96,7 +96,7 @@ class ModelRunner:
         if self.process_state.num_processes == 1:
             return
         device_ids = [self.device] if self.device.type == "cuda" else None
-        # EH-FT's head does not read the pooler below it, and DDP would wait for the pooler's
+        # EH-FT's task head does not read the pooler below it, and DDP would wait for the pooler's
         # gradient.
         has_unused_parameters = self.config.task_head.kind == "mlp"
         self.model = DistributedDataParallel(

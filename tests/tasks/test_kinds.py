@@ -164,7 +164,7 @@ class Ordinal(TaskKind):
 
     predicts = ("class",)
 
-    def head_outputs(self, *, one_logit):
+    def logits_per_sequence(self, *, one_logit):
         return len(self.labels) - 1
 
     def predictions(self, examples, logits):
