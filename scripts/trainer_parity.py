@@ -75,7 +75,7 @@ class HifiOrder(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         numbers = [(index,) for index in range(self.examples)]
-        batches = epoch_batches(self.config, numbers, self.epoch)
+        batches = epoch_batches(self.config, self.config.batch_size, numbers, self.epoch)
         self.epoch += 1
         return iter([index for batch in batches for (index,) in batch])
 

@@ -369,7 +369,7 @@ def train(
     prepared = prepare_run(config, task, inputs.pretrained, device, heads)
     max_steps = None
     if only_stage1:
-        plan = StepPlan.of(prepared.config, len(splits.train), prepared.method.stages())
+        plan = StepPlan.of(config, prepared.batch_size, len(splits.train), prepared.method.stages())
         # The last stage begins after as many steps as the stages before it have: none, if it is the
         # only one.
         max_steps = plan.stage_steps[-1].start

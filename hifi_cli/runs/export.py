@@ -227,6 +227,7 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         # The run may have another k than the method.
         description=re.sub(r"\bk = \d+ ", "", method.description),
         config=config,
+        batch_size=prepared.batch_size,
         result=result,
         command=command_line(_command_of_others(result)),
         weights=prepared.pretrained.digest,

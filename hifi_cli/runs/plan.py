@@ -297,9 +297,8 @@ def _steps(config: RunConfig, task: TaskSpec, data: TaskData | None, size: Model
     examples = _examples(config, task, data)
     if not examples:
         return f"{epochs} of an unknown number of examples in batches of {batch}"
-    config = config.model_copy(update={"batch_size": batch})
     # It refuses fewer steps than stages.
-    plan = StepPlan.of(config, examples, size.stages if size else [])
+    plan = StepPlan.of(config, batch, examples, size.stages if size else [])
     steps = counted_noun(plan.total, "step")
     return f"{steps}: {epochs} of {examples:,} examples in batches of {batch}"
 

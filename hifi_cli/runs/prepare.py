@@ -11,7 +11,7 @@ from hifi_cli.methods.base import Heads, Method, MethodContext
 from hifi_cli.methods.find import build_method
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained, initialize_missing
-from hifi_cli.runs.size import batch_size
+from hifi_cli.runs import size
 from hifi_cli.tasks.encode import padding_values
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.training.runner import ModelRunner
@@ -26,13 +26,22 @@ class PreparedRun(ModelRunner):
 
     Attributes:
         task: with the primary metric that the configuration names.
-        config: of the run; the batch size of a few-shot run is the number of all its examples.
+        config: of the run.
         method: has prepared the model.
         pretrained: the pretrained model, which several runs share, its tokenizer and weights id.
     """
 
     method: Method
     pretrained: Pretrained
+
+    @property
+    def batch_size(self) -> int:
+        """The examples of a training step; a few-shot run trains on all examples at once.
+
+        `load_splits` and the scoring of heads keep the configured number, because they work on the
+        full train split.
+        """
+        return size.batch_size(self.config, self.task)
 
 
 def own_encoder(pretrained: Pretrained, seed: int) -> Encoder:
@@ -62,16 +71,14 @@ def prepare_run(
         heads: that the method tunes; None for a method that needs none.
     """
     encoder = own_encoder(pretrained, config.seed)
-    # From here on the batch size is that of the training: a few-shot run trains on all examples at
-    # once. `load_splits` and the scoring of heads keep the configured one, because they work on the
-    # full train split.
-    config = config.model_copy(update={"batch_size": batch_size(config, task)})
-    task = task.with_primary(config.primary_metric)
+    # The task as the run is measured by it; digests and data are those of the task as its YAML has
+    # it.
+    task_as_run = task.with_primary(config.primary_metric)
     # The method may compute with the pretrained weights, as PiSSA does: on the run's device.
     encoder.model.to(device)
     method = build_and_prepare(config, encoder, heads, pretrained.missing_keys)
     pad = padding_values(pretrained.tokenizer)
-    return PreparedRun(encoder, task, config, pad, device, method, pretrained)
+    return PreparedRun(encoder, task_as_run, config, pad, device, method, pretrained)
 
 
 def build_and_prepare(

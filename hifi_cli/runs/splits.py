@@ -59,7 +59,7 @@ def load_splits(inputs: RunInputs) -> Splits:
         train=train,
         selection=selection,
         reported=reported,
-        gradient_batches=epoch_batches(config, gradient_examples, epoch=0),
+        gradient_batches=epoch_batches(config, config.batch_size, gradient_examples, epoch=0),
         extra_validation=extra,
         fewshot=fewshot,
     )

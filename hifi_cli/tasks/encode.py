@@ -427,7 +427,9 @@ def single_sequences(examples: Iterable[EncodedExample]) -> list[EncodedExample]
 # --- batches
 
 
-def epoch_batches(config: RunConfig, examples: Sequence[Item], epoch: int) -> list[list[Item]]:
+def epoch_batches(
+    config: RunConfig, batch_size: int, examples: Sequence[Item], epoch: int
+) -> list[list[Item]]:
     """Return the batches of an epoch: every example once, in random order.
 
     The result depends only on the arguments, so that a resumed run gets the same batches. The
@@ -436,19 +438,19 @@ def epoch_batches(config: RunConfig, examples: Sequence[Item], epoch: int) -> li
     a batch holds similar lengths only.
 
     Args:
-        config: of the run: seed, batch size and strategy.
+        config: of the run: seed and strategy.
+        batch_size: examples of a batch; a few-shot run has other ones than `config` says.
         examples: anything with a length.
         epoch: counted from 0.
     """
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
     order = torch.randperm(len(examples), generator=generator).tolist()
     shuffled = [examples[index] for index in order]
-    size = config.batch_size
     if config.train_sampling_strategy == "random":
-        return list(_batches(shuffled, size))
+        return list(_batches(shuffled, batch_size))
     batches: list[list[Item]] = []
-    for window in _batches(shuffled, size * _WINDOW):
-        batches += _batches(sorted(window, key=len), size)
+    for window in _batches(shuffled, batch_size * _WINDOW):
+        batches += _batches(sorted(window, key=len), batch_size)
     order = torch.randperm(len(batches), generator=generator).tolist()
     return [batches[index] for index in order]
 

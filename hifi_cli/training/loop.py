@@ -140,18 +140,21 @@ class StepPlan:
     stage_steps: list[range]
 
     @classmethod
-    def of(cls, config: RunConfig, examples: int, method_stages: Sequence[Stage]) -> "StepPlan":
+    def of(
+        cls, config: RunConfig, batch_size: int, examples: int, method_stages: Sequence[Stage]
+    ) -> "StepPlan":
         """Plan the steps of a run.
 
         Args:
-            config: has the batch size of the run, and its epochs.
+            config: has the epochs of the run.
+            batch_size: examples of a step; a few-shot run has other ones than `config` says.
             examples: their number in an epoch.
             method_stages: the stages of the run's method.
 
         Raises:
             UsageError: there are fewer steps than stages.
         """
-        per_epoch = math.ceil(examples / config.batch_size)
+        per_epoch = math.ceil(examples / batch_size)
         total = config.epochs * per_epoch
         return cls(per_epoch, total, _steps_of_stages(method_stages, total))
 
@@ -270,7 +273,9 @@ class Trainer:
         self.process = dict(process or {})
         self.class_weights = class_weights_of(self.config, runner.task, splits.train)
         self.method_stages = method.stages()
-        self.plan = StepPlan.of(self.config, len(splits.train), self.method_stages)
+        self.plan = StepPlan.of(
+            self.config, runner.batch_size, len(splits.train), self.method_stages
+        )
         self.progress = Progress()
         self.delta: dict[str, Tensor] = {}
         self.logits: Tensor | None = None
@@ -374,7 +379,9 @@ class Trainer:
 
         A resumed run has trained on the first ones.
         """
-        batches = epoch_batches(self.config, self.splits.train, self.progress.epoch)
+        batches = epoch_batches(
+            self.config, self.runner.batch_size, self.splits.train, self.progress.epoch
+        )
         steps_done = self.progress.step - self.progress.epoch * self.plan.per_epoch
         return batches[steps_done:]
 

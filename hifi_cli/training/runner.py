@@ -91,6 +91,11 @@ class ModelRunner:
         self.may_record = self.device.type == "cuda" and self.config.kernels != "torch"
         self.model: nn.Module = self.encoder.model.to(self.device)
 
+    @property
+    def batch_size(self) -> int:
+        """The examples of a training step."""
+        return self.config.batch_size
+
     def wrap(self) -> None:
         """Wrap the model in DDP, if several processes train it."""
         if self.process_state.num_processes == 1:

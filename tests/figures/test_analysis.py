@@ -165,7 +165,7 @@ def test_gradient_norms_of_head_and_backbone(ask, make, workspace):
     rows = compute(ask("training-curves", None, ("full-ft",), (1,), "dropout=0.0"))
     config = make("full-ft", "dropout=0.0")
     prepared = prepared_run(config, workspace)
-    first = epoch_batches(config, splits_of(config, workspace).train, 0)[0]
+    first = epoch_batches(config, config.batch_size, splits_of(config, workspace).train, 0)[0]
     (prepared.loss(first) / len(first)).backward()
     squares = {"head": 0.0, "backbone": 0.0}
     for name, value in prepared.encoder.model.named_parameters():

@@ -135,8 +135,8 @@ def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, workspace):
 )
 def test_iterations_are_shared_as_said_and_no_stage_goes_without(make, shares, steps, ends):
     stages = [base.Stage(None, share) for share in shares]
-    config = make("full-ft", f"epochs={steps}", "batch_size=1")
-    planned = loop.StepPlan.of(config, 1, stages).stage_steps
+    config = make("full-ft", f"epochs={steps}")
+    planned = loop.StepPlan.of(config, 1, 1, stages).stage_steps
     assert [numbers.stop for numbers in planned] == ends
     assert [numbers.start for numbers in planned] == [0, *ends[:-1]]
 

@@ -139,13 +139,13 @@ STRATEGIES = ("random", "group_by_length")
 @settings(deadline=None)
 def test_an_epoch_holds_every_example_once(lengths, size, seed, epoch, strategy):
     examples = [range(index, index + length) for index, length in enumerate(lengths)]
-    config = RunConfig.model_construct(batch_size=size, train_sampling_strategy=strategy, seed=seed)
-    batches = epoch_batches(config, examples, epoch)
+    config = RunConfig.model_construct(train_sampling_strategy=strategy, seed=seed)
+    batches = epoch_batches(config, size, examples, epoch)
     assert sorted(example.start for batch in batches for example in batch) == list(
         range(len(lengths))
     )
     assert len(batches) == math.ceil(len(lengths) / size)
-    assert batches == epoch_batches(config, examples, epoch)
+    assert batches == epoch_batches(config, size, examples, epoch)
     assert sorted(index for batch in evaluation_order(examples, size) for index in batch) == list(
         range(len(lengths))
     )
@@ -154,11 +154,11 @@ def test_an_epoch_holds_every_example_once(lengths, size, seed, epoch, strategy)
 @pytest.mark.parametrize(("strategy", "most_padding"), [("random", 1.8), ("group_by_length", 1.06)])
 def test_only_grouped_batches_hold_like_lengths_and_epochs_differ(strategy, most_padding):
     examples = [range(10 + index % 50) for index in range(2000)]
-    config = RunConfig.model_construct(batch_size=16, train_sampling_strategy=strategy, seed=1)
-    batches = epoch_batches(config, examples, 0)
+    config = RunConfig.model_construct(train_sampling_strategy=strategy, seed=1)
+    batches = epoch_batches(config, 16, examples, 0)
     padded = sum(max(map(len, batch)) * len(batch) for batch in batches)
     assert most_padding - 0.2 < padded / sum(map(len, examples)) < most_padding
-    assert batches != epoch_batches(config, examples, 1)
+    assert batches != epoch_batches(config, 16, examples, 1)
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=40), st.integers(1, 9))

@@ -42,7 +42,9 @@ def train_with_trainer(model, examples, config, tokenizer, directory):
                     return len(examples)
 
                 def __iter__(self):
-                    ordered = chain.from_iterable(epoch_batches(config, examples, next(epochs)))
+                    epoch = next(epochs)
+                    batches = epoch_batches(config, config.batch_size, examples, epoch)
+                    ordered = chain.from_iterable(batches)
                     return iter([examples.index(example) for example in ordered])
 
             return Order()
