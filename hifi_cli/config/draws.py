@@ -88,8 +88,8 @@ def used_draws(config: RunConfig, devices: Iterable[str], *, selects_heads: bool
             used.append("choice of heads")
         else:
             used.append("samples that score heads")
-    for stage in config.stages:
-        used.append(f"method {method_spec(stage.method).implementation}")
+    for stage_config in config.stage_configs:
+        used.append(f"method {method_spec(stage_config.method).implementation}")
     # A method that draws nothing has no version.
     return set(used) & present_versions().keys()
 

@@ -445,8 +445,8 @@ class RunConfig(TrainingConfig):
         return config_hash_of(self.model_dump(mode="json"))
 
     @property
-    def stages(self) -> list[TrainingConfig]:
-        """The stages of training in their order: one, or the first stage and this configuration."""
+    def stage_configs(self) -> list[TrainingConfig]:
+        """The settings of each stage, in order: this configuration alone, or `stage1` before it."""
         if self.stage1 is None:
             return [self]
         return [self.stage1, self]

@@ -272,8 +272,8 @@ class RunDirectory:
     def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
         """Yield what a configuration names, code too: kind, the user's own file if any, its copy here."""
         named: list[tuple[str, str]] = [("tasks", config.task)]
-        for stage in config.stages:
-            named.append(("methods", stage.method))
+        for stage_config in config.stage_configs:
+            named.append(("methods", stage_config.method))
         named.append(("rankings", config.heads.rank))
         for kind, name in named:
             file = registry.own_file(name)

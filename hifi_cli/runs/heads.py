@@ -54,8 +54,9 @@ File = TypeVar("File", HeadScores, HeadImportance)
 
 
 def needs_heads(config: RunConfig) -> bool:
-    """Say whether a run tunes selected heads, in either of its stages."""
-    return any(implementation_of(stage.method).needs_heads for stage in config.stages)
+    """Return whether a run tunes selected heads, in either of its stages."""
+    methods = [implementation_of(stage_config.method) for stage_config in config.stage_configs]
+    return any(method.needs_heads for method in methods)
 
 
 def is_measured(config: RunConfig) -> bool:

@@ -226,8 +226,9 @@ def own_code_digest(config: RunConfig) -> str | None:
         None: there is none.
     """
     codes = []
+    files = [registry.own_file(stage_config.method) for stage_config in config.stage_configs]
     # Both stages may be of one method, whose code counts once.
-    for file in dict.fromkeys(registry.own_file(stage.method) for stage in config.stages):
+    for file in dict.fromkeys(files):
         # A method of this package has no file of the user's.
         if file is None:
             continue

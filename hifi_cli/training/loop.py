@@ -476,6 +476,8 @@ class Trainer:
     def close_stage(self) -> None:
         """End the current stage, if there is one."""
         if self._stage:
+            # A stage that is closed has no recorded steps any more, so that steps count once: also
+            # if it is closed again at the end, because the next stage could not begin.
             self.repeated_steps += self._stage.repeated_steps
             self._stage.close()
 
