@@ -10,10 +10,11 @@ from hifi_cli.errors import UsageError
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained, load_backbone
+from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
 from hifi_cli.run_paths import relative_run_path
-from hifi_cli.runs.finished import FinishedRun, read_finished, rebuild
+from hifi_cli.runs.finished import read_finished, rebuild
 from hifi_cli.runs.identity import IdentityReader, digest_of_start, run_to_start_from
 from hifi_cli.runs.inputs import ExampleCache, RowTokenizer, RunInputs, load_task, task_head_of
 from hifi_cli.runs.prepare import PreparedRun
@@ -37,7 +38,8 @@ class Workspace:
     backbone: str | None = None
     trust: bool = False
     _data: dict[str, TaskData] = field(default_factory=dict)
-    _pretrained: dict[str, Pretrained] = field(default_factory=dict)
+    # The encoder that was loaded last, after the key of what it was loaded by.
+    _last_pretrained: tuple[str, Pretrained] | None = None
     _examples: ExampleCache = field(default_factory=dict)
 
     @cached_property
@@ -81,25 +83,29 @@ class Workspace:
         return RowTokenizer(config, task, self.pretrained(config, task))
 
     def pretrained(self, config: RunConfig, task: TaskSpec) -> Pretrained:
-        """Load a run's backbone with the task head of its task; the last one is kept.
+        """Return a run's backbone with the task head of its task; the last one loaded is kept."""
+        task_head = task_head_of(config, task)
+        key = f"{task_head} {config.values_that_decide('encoder')}"
+        if self._last_pretrained is not None and self._last_pretrained[0] == key:
+            return self._last_pretrained[1]
+        # The old one goes before the new one is loaded: two large backbones may not fit in memory.
+        self._last_pretrained = None
+        loaded = self._load(config, task_head)
+        self._last_pretrained = (key, loaded)
+        return loaded
+
+    def _load(self, config: RunConfig, task_head: TaskHeadSpec) -> Pretrained:
+        """Load a run's backbone with a task head.
 
         With `start_from`, its weights are those of a finished run. That run is opened with its own
         encoder, by this function again: it may itself have started from another run.
         """
-        task_head = task_head_of(config, task)
-        key = f"{task_head} {config.values_that_decide('encoder')}"
-        if key not in self._pretrained:
-            # The old one goes before the new one is loaded: two large backbones may not fit in
-            # memory.
-            self._pretrained.clear()
-            loaded = load_backbone(config.backbone, task_head=task_head, dropout=config.dropout)
-            if config.start_from:
-                loaded = self._started_from(config.start_from, loaded, config)
-            if config.kernels != "torch" and select_device(config.device).type == "cpu":
-                cpu_kernels.install(Encoder(loaded.model))
-            # The run to start from has put its own encoder there, which is let go.
-            self._pretrained = {key: loaded}
-        return self._pretrained[key]
+        loaded = load_backbone(config.backbone, task_head=task_head, dropout=config.dropout)
+        if config.start_from:
+            loaded = self._started_from(config.start_from, loaded, config)
+        if config.kernels != "torch" and select_device(config.device).type == "cpu":
+            cpu_kernels.install(Encoder(loaded.model))
+        return loaded
 
     def _started_from(self, run: str, loaded: Pretrained, config: RunConfig) -> Pretrained:
         """Put the encoder's weights of a finished run into a loaded backbone.
@@ -118,7 +124,10 @@ class Workspace:
             "kernels": "torch",
             "deterministic": config.deterministic,
         }
-        prepared = self._rebuild(start, start.config.model_copy(update=here))
+        start_config = start.config.model_copy(update=here)
+        start_task = load_task(start_config)
+        start_pretrained = self._load(start_config, task_head_of(start_config, start_task))
+        prepared = rebuild(start, start_config, start_task, start_pretrained)
         if not prepared.method.mergeable:
             raise UsageError(
                 f"start_from={run}: method {start.result.method} adds modules that no plain encoder"
@@ -145,13 +154,8 @@ class Workspace:
             started_from=[link, *prepared.pretrained.started_from],
         )
 
-    def _rebuild(self, finished: FinishedRun, config: RunConfig) -> PreparedRun:
-        """Rebuild the model of a finished run from the backbone that a configuration names."""
-        task = load_task(config)
-        return rebuild(finished, config, task, self.pretrained(config, task))
-
     def open(self, path: Path) -> tuple[PreparedRun, RunResult]:
-        """Rebuild a finished run's model, and give it with its result.
+        """Rebuild a finished run's model, and return it with its record.
 
         Raises:
             MissingError: no finished run is there, or its backbone or its own delta is not.
@@ -166,4 +170,6 @@ class Workspace:
             name = config.backbone.name
             elsewhere = backbone_config(self.backbone).model_copy(update={"name": name})
             config = config.model_copy(update={"backbone": elsewhere})
-        return self._rebuild(finished, config), finished.result
+        task = load_task(config)
+        prepared = rebuild(finished, config, task, self.pretrained(config, task))
+        return prepared, finished.result
