@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-# A score is of the best epoch by the selecting rows, of the last one, or of that with the highest score.
+# A score is of the best epoch by the selecting rows, of the last one, or of that with the highest
+# score.
 EpochChoice = Literal["best", "last", "max"]
 Selection = Literal["validation", "holdout", "few-shot"]
 
@@ -48,7 +49,7 @@ class EpochRule:
 
     @property
     def measures_every_epoch(self) -> bool:
-        """Whether the reported rows are measured after every epoch, so that the maximum is known."""
+        """Whether the reported rows are measured after every epoch: the maximum is then known."""
         return self.report == "max" or not self.selects_apart
 
     @property

@@ -1,4 +1,4 @@
-"""EH-FT (Yang et al., EMNLP 2022), LP-FT (Kumar et al., ICLR 2022): the task head first, then all."""
+"""EH-FT (Yang et al., EMNLP 2022), LP-FT (Kumar et al., ICLR 2022): task head first, then all."""
 
 import copy
 from dataclasses import replace
@@ -16,10 +16,10 @@ from hifi_cli.models.encoder import Encoder
 class TwoStage(Method):
     """Train the task head by any method (stage 1), then everything (stage 2): EH-FT, section 2.2.
 
-    Stage 2 starts from the pretrained backbone and this task head. Stage 1 trains the whole task head,
-    whatever its method trains of it alone: BitFit would leave the weight of a pretrained pooler as
-    it is, and hand over a task head that was hardly trained. Each stage has its own optimizer and
-    schedule. The run's steps are divided between the stages, so that it takes as many as a run of full
+    Stage 2 starts from the pretrained backbone and this task head. Stage 1 trains all of the task
+    head, whatever its method trains of it alone: BitFit would leave the weight of a pretrained
+    pooler as it is, and hand over a task head that was hardly trained. Each stage has its own
+    optimizer and schedule. The run's steps are divided between the stages, so that it takes as many as a run of full
     fine-tuning (section 3.2).
 
     A run calls `prepare`, trains stage 1 by the hooks of `stage1_method`, calls `begin_stage2`, and
@@ -84,7 +84,7 @@ class TwoStage(Method):
 
     @torch.no_grad()
     def begin_stage2(self, encoder: Encoder) -> None:
-        """Make everything train, from the pretrained backbone and the task head that stage 1 trained."""
+        """Make everything train, from the pretrained backbone and the task head of stage 1."""
         # There is no untouched model with `reserve`: what stage 1 trained of the backbone stays, and
         # trains on.
         if self._untouched_model is None:

@@ -39,7 +39,7 @@ class TaskHeadSpec:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """All that decides how many parameters a model with this task head has, and under which names."""
+        """All that decides how many parameters a model with it has, and under which names."""
         rules = self.rules
         reads = (rules.transformers_class, rules.reads_words, rules.reads_all_tokens)
         return (*reads, len(rules.labels), self.outputs, self.config)

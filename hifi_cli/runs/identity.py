@@ -6,12 +6,13 @@ machine, as for a grid whose commands are only listed: the configuration then de
 command says so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from hifi_cli.config import registry
-from hifi_cli.config.draws import changed_draws, present_versions
+from hifi_cli.config.draws import changed_draws, draws_of, present_versions
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.specs import code_file
 from hifi_cli.digests import digest, file_digest
@@ -75,13 +76,52 @@ class RunIdentity:
                 f"{directory.path} holds a run with {'; '.join(differing)}; {OTHER_PLACE}"
             )
         if self.data_digests is None:
-            self._reader.say_once(f"the data of {self._config.task} are")
+            self._reader.log_absent_once(f"the data of {self._config.task} are not on this machine")
         if self.encoder_digest is None:
-            self._reader.say_once(f"the encoder {self._config.backbone.name} is")
+            name = self._config.backbone.name
+            self._reader.log_absent_once(f"the encoder {name} is not on this machine")
         return result
 
+    def parts_of_training(
+        self,
+        data_digests: Mapping[str, str],
+        encoder_digest: str,
+        heads: list[list[int]] | None,
+        *,
+        trains_all_words: bool,
+    ) -> dict[str, Any]:
+        """Return all that a checkpoint must agree in to be continued, by the words of messages.
+
+        More must agree than in a finished run, which is compared by its record alone: a training
+        goes on only with the same attention heads and the same words that train, because the
+        optimizer's state fits no others. Data and encoder are those that the run has loaded.
+
+        Args:
+            data_digests: of the rows of every split.
+            encoder_digest: of weights, configuration, tokenizer, and of what the run starts from.
+            heads: that the method tunes, by layer; None: it needs none.
+            trains_all_words: whether words train that no train example has, where the method could
+                leave them out.
+        """
+        parts: dict[str, Any] = {
+            "the configuration": self._config.config_hash,
+            "the task as it is read": self.task_digest,
+            "the code of your own": self.code_digest,
+            "the encoder's weights, configuration or tokenizer": encoder_digest,
+            "the attention heads": digest(heads),
+            "one or several processes": trains_all_words,
+        }
+        for split, value in labelled_splits(data_digests).items():
+            parts[f"the data of {split}"] = value
+        # A record has the draws of the devices that trained the run. A training may go on elsewhere,
+        # so that the draws of both kinds of device count.
+        draws = draws_of(self._config, ("cpu", "cuda"), selects_heads=heads is not None)
+        for name, version in draws.items():
+            parts[f"the random draws ({name})"] = version
+        return parts
+
     def _quick_differences(self, result: RunResult) -> list[str]:
-        """Say how a finished run's task, code and draws differ: each with the field of its record."""
+        """Return how a finished run's task, code and draws differ, each with its field."""
         found = []
         if self.task_digest != result.task_digest:
             found.append("another task as it is read (task_digest)")
@@ -95,7 +135,7 @@ class RunIdentity:
         return found
 
     def _slow_differences(self, result: RunResult) -> list[str]:
-        """Say how a finished run's data and encoder differ, where they are on this machine."""
+        """Return how a finished run's data and encoder differ, where they are on this machine."""
         found = []
         if self.data_digests is not None:
             stored = labelled_splits(result.data)
@@ -130,10 +170,10 @@ class IdentityReader:
         self._load_data = load_data or self._read_data
         self._data: dict[str, dict[str, str] | None] = {}
         self._encoders: dict[str, str | None] = {}
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def identity(self, config: RunConfig, task: TaskSpec) -> RunIdentity:
-        """Say what decides a run's numbers besides its configuration and the draws."""
+        """Return what decides a run's numbers besides its configuration and the draws."""
         return RunIdentity(config, task, self)
 
     def check_finished(self, config: RunConfig, task: TaskSpec) -> RunResult | None:
@@ -145,13 +185,16 @@ class IdentityReader:
         directory = RunDirectory.of(config, self.results_dir)
         return self.identity(config, task).finished_run(directory)
 
-    def say_once(self, what: str) -> None:
-        """Say what is not here, once for all runs of a command."""
-        if what not in self._said:
-            self._said.add(what)
+    def log_absent_once(self, absence: str) -> None:
+        """Log that something is not here, and what follows, once for all runs of a command.
+
+        Args:
+            absence: the clause that says what is not on this machine.
+        """
+        if absence not in self._logged:
+            self._logged.add(absence)
             logger.info(
-                f"{what} not on this machine: which of its runs are finished is told by their"
-                " configurations alone"
+                f"{absence}: which of its runs are finished is told by their configurations alone"
             )
 
     def data_digests_of(self, task: TaskSpec) -> dict[str, str] | None:

@@ -3,21 +3,19 @@
 import time
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from typing import Any
 
 import torch
 
-from hifi_cli.config.draws import draws_of
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.digests import digest, file_digest
+from hifi_cli.digests import file_digest
 from hifi_cli.errors import Terminated, logger
 from hifi_cli.records.layout import RunDirectory
-from hifi_cli.records.record import RunResult, labelled_splits
+from hifi_cli.records.record import RunResult
 from hifi_cli.records.stored import refuse_packed
 from hifi_cli.runs.finished import save_delta
 from hifi_cli.runs.heads import HeadSelector
 from hifi_cli.runs.identity import RunIdentity, own_code_digest
-from hifi_cli.runs.inputs import RunInputs, load_task
+from hifi_cli.runs.inputs import load_task
 from hifi_cli.runs.log import MetricLogger
 from hifi_cli.runs.prepare import PreparedRun, enter_last_stage, prepare_run
 from hifi_cli.runs.provenance import describe_process, peak_memory, reset_peak_memory
@@ -97,9 +95,13 @@ def run(
         heads = HeadSelector(inputs, device, workspace.results_dir).heads_to_tune()
         splits = load_splits(inputs)
         prepared = prepare_run(config, task, inputs.pretrained, device, heads)
-        checkpoint = Checkpoint(
-            directory.checkpoint, _parts_of_training(identity, inputs, prepared)
+        parts = identity.parts_of_training(
+            inputs.data.fingerprint,
+            inputs.pretrained.digest,
+            heads,
+            trains_all_words=_trains_all_words(prepared),
         )
+        checkpoint = Checkpoint(directory.checkpoint, parts)
         if not force:
             checkpoint.refuse_another_run()
         # The peak memory is measured from here on. After another run of this process, the allocator
@@ -172,30 +174,14 @@ def _finished_run(
     return finished
 
 
-def _parts_of_training(
-    identity: RunIdentity, inputs: RunInputs, prepared: PreparedRun
-) -> dict[str, Any]:
-    """Give all that a checkpoint must agree in to be continued, by the names that messages use."""
-    heads = prepared.method.context.heads
-    # One process trains only the words of the train examples; several processes train the whole
-    # word embedding. The optimizer's state of one does not fit the other.
+def _trains_all_words(prepared: PreparedRun) -> bool:
+    """Return whether words train that no train example has, where the method could leave them out.
+
+    One process trains only the words of the train examples; several processes train the whole word
+    embedding.
+    """
     has_several_processes = prepared.process_state.num_processes > 1
-    trains_all_words = prepared.method.may_leave_out_words and has_several_processes
-    parts: dict[str, Any] = {
-        "the configuration": inputs.config.config_hash,
-        "the task as it is read": identity.task_digest,
-        "the code of your own": identity.code_digest,
-        "the encoder's weights, configuration or tokenizer": inputs.pretrained.digest,
-        "the attention heads": digest(heads),
-        "one or several processes": trains_all_words,
-    }
-    for split, value in labelled_splits(inputs.data.fingerprint).items():
-        parts[f"the data of {split}"] = value
-    # A run may go on on another device, whose draws then count too.
-    draws = draws_of(inputs.config, ("cpu", "cuda"), selects_heads=heads is not None)
-    for name, version in draws.items():
-        parts[f"the random draws ({name})"] = version
-    return parts
+    return prepared.method.may_leave_out_words and has_several_processes
 
 
 def _say_what_to_expect(config: RunConfig, splits: Splits, device: torch.device) -> None:
