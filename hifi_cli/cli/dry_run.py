@@ -12,7 +12,7 @@ from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import DEFAULT, RunConfig
 from hifi_cli.config.specs import Origin, SourceKind
 from hifi_cli.methods.find import values_of
-from hifi_cli.runs.plan import Line, Planner
+from hifi_cli.runs.plan import Line, Plan, Planner
 from hifi_cli.runs.workspace import Workspace
 
 # The column of the sources; a longer value moves its source to the right.
@@ -22,7 +22,7 @@ _ORIGIN_NAMES: dict[SourceKind, str] = {"text": "paper", "code": "code", "ours":
 
 
 def print_plans(configs: Sequence[RunConfig], workspace: Workspace, form: str) -> bool:
-    """Print what the runs of a command would be; say whether nothing is missing.
+    """Print what the runs of a command would be; return whether nothing is missing.
 
     Args:
         configs: of the runs.
@@ -37,11 +37,10 @@ def print_plans(configs: Sequence[RunConfig], workspace: Workspace, form: str) -
         options.print_json(documents)
     else:
         plans = _print_documents(configs, planner)
-    missing = [text for lines in plans for name, text in lines if name == "missing"]
-    return set(missing) == {"nothing"}
+    return all(plan.is_complete for plan in plans)
 
 
-def _document(config: RunConfig, plan: Sequence[Line]) -> dict[str, Any]:
+def _document(config: RunConfig, plan: Plan) -> dict[str, Any]:
     """Return the values of a run, the source and the origin of each by dotted key, and its plan."""
     values = values_of(config)
     origins = {}
@@ -53,11 +52,11 @@ def _document(config: RunConfig, plan: Sequence[Line]) -> dict[str, Any]:
         "config": values,
         "sources": {key: config.layer_of(key) for key in flatten(values)},
         "origins": origins,
-        "plan": [{"about": name, "text": text} for name, text in plan],
+        "plan": [{"about": name, "text": text} for name, text in plan.lines],
     }
 
 
-def _print_documents(configs: Sequence[RunConfig], planner: Planner) -> list[list[Line]]:
+def _print_documents(configs: Sequence[RunConfig], planner: Planner) -> list[Plan]:
     """Print the first run as a YAML document and of each other run what differs from the one before.
 
     Comments have the source and the origin of each value, then the reasons, and the run's plan. Of
@@ -71,7 +70,7 @@ def _print_documents(configs: Sequence[RunConfig], planner: Planner) -> list[lis
     is_alone = len(configs) == 1
     before: dict[str, Any] = {}
     printed: list[Line] = []
-    plans: list[list[Line]] = []
+    plans: list[Plan] = []
     for config in configs:
         values = values_of(config)
         flat = flatten(values)
@@ -84,9 +83,9 @@ def _print_documents(configs: Sequence[RunConfig], planner: Planner) -> list[lis
             _print_whole(values, config, with_defaults=is_alone)
         before = flat
         plan = planner.plan(config)
-        lines = plan
+        lines = plan.lines
         if is_alone:
-            lines = [*_reasons(config, flat), *plan]
+            lines = [*_reasons(config, flat), *plan.lines]
         for line in lines:
             if line not in printed:
                 _print_line(*line, width)

@@ -1,10 +1,9 @@
 """The plan of a run, for `--dry-run`: nothing is written, and the network is not asked."""
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +39,6 @@ from hifi_cli.text import counted_noun
 from hifi_cli.training.device import device_name, select_device
 from hifi_cli.training.loop import StepPlan
 
-T = TypeVar("T")
 # A tensor in the header of a safetensors file, without its name.
 _BYTES_OF_HEADER_ENTRY = 64
 # The subject of a line of a plan, and its text.
@@ -84,6 +82,50 @@ class ModelSize:
     stored_bytes: int | None
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A run as it would be, in words.
+
+    Attributes:
+        about: lines about the run's directory, the optimizer steps if every row is one example, the
+            parameters, what a decoder's task head reads, time, disk and memory.
+        missing: what the run needs and what is not on this machine, a sentence for each.
+    """
+
+    about: list[Line]
+    missing: list[str]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run could begin here."""
+        return not self.missing
+
+    @property
+    def lines(self) -> list[Line]:
+        """The lines that are printed, the missing inputs last."""
+        texts = self.missing or ["nothing"]
+        return [*self.about, *(("missing", text) for text in texts)]
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The inputs of a run, as far as they are on this machine.
+
+    Attributes:
+        device: where it would train.
+        data: rows of the task.
+        asks_hub: whether the run would ask the hub for its rows.
+        size: of its model.
+        missing: why the others are not here.
+    """
+
+    device: torch.device | None
+    data: TaskData | None
+    asks_hub: bool
+    size: ModelSize | None
+    missing: list[str]
+
+
 class Planner:
     """Plans the runs of a command; runs with models of one size are counted once."""
 
@@ -91,55 +133,58 @@ class Planner:
         self.workspace = workspace
         self._sizes: dict[str, ModelSize] = {}
 
-    def plan(self, config: RunConfig) -> list[Line]:
+    def plan(self, config: RunConfig) -> Plan:
         """Plan a run; the data are read if they are on this machine.
-
-        Returns:
-            Lines about the run's directory, the optimizer steps if every row is one example, the
-            parameters, what a decoder's task head reads, time, disk and memory, and what is missing.
 
         Raises:
             UsageError: what the run itself would refuse: a setting, or the data.
         """
         task = load_task(config)
         check_method_settings(config)
+        inputs = self._inputs(config, task)
+        return Plan(self._lines(config, task, inputs), inputs.missing)
+
+    def _inputs(self, config: RunConfig, task: TaskSpec) -> _Inputs:
+        """Find the inputs of a run that are on this machine, and why the others are not."""
+        device: torch.device | None = None
+        data: TaskData | None = None
+        asks_hub = False
+        size: ModelSize | None = None
         missing: list[str] = []
+        with _noted_in(missing):
+            device = select_device(config.device)
+        with _noted_in(missing):
+            if self._is_local(task):
+                data = self.workspace.data(task)
+            else:
+                asks_hub = True
+                task_sources.check_is_here(task, self.workspace.data_dir)
+        with _noted_in(missing):
+            size = self.model_size(config, task)
+            if size.missing:
+                missing.append(size.missing)
+            else:
+                check_is_here(config.backbone)
+        with _noted_in(missing):
+            if config.start_from:
+                run_to_start_from(config.start_from, self.workspace.results_dir)
+        return _Inputs(device, data, asks_hub, size, missing)
 
-        def unless_missing(find: Callable[[], T]) -> T | None:
-            try:
-                return find()
-            except MissingError as error:
-                missing.append(str(error))
-                return None
-
-        device = unless_missing(lambda: select_device(config.device))
-        is_local = unless_missing(lambda: self._is_local(task))
-        data = None
-        if is_local:
-            data = unless_missing(lambda: self.workspace.data(task))
-        elif is_local is False:
-            unless_missing(lambda: task_sources.check_is_here(task, self.workspace.data_dir))
-        size = unless_missing(lambda: self.model_size(config, task))
-        if size and size.missing:
-            missing.append(size.missing)
-        elif size:
-            unless_missing(lambda: check_is_here(config.backbone))
-        start = config.start_from
-        if start:
-            unless_missing(lambda: run_to_start_from(start, self.workspace.results_dir))
+    def _lines(self, config: RunConfig, task: TaskSpec, inputs: _Inputs) -> list[Line]:
+        """Return the lines of a plan, as `Plan.about` has them."""
+        size = inputs.size
         directory = self.workspace.directory(config)
         state = _directory_state(directory, config)
         lines = [("directory", f"{directory.path} ({state})")]
-        lines.append(("steps", _steps(config, task, data, size)))
-        if is_local is False and is_offline():
+        lines.append(("steps", _steps(config, task, inputs.data, size)))
+        if inputs.asks_hub and is_offline():
             lines.append(("data", "not read: the steps are of the official number of rows"))
-        elif is_local is False:
+        elif inputs.asks_hub:
             lines.append(("data", "not on this machine: the hub would be asked"))
         lines.append(("parameters", _parameters(size)))
         if size and size.is_decoder and not task.rules.reads_all_tokens:
             lines.append(("pooling", "the last token's state, as of every decoder"))
-        lines += self._cost_lines(config, task, device, data)
-        lines += [("missing", text) for text in missing or ["nothing"]]
+        lines += self._cost_lines(config, task, inputs.device, inputs.data)
         return lines
 
     @cached_property
@@ -154,7 +199,7 @@ class Planner:
         device: torch.device | None,
         data: TaskData | None,
     ) -> list[Line]:
-        """Say what time, disk and memory a run will take.
+        """Return lines about the time, disk and memory that a run will take.
 
         Args:
             device: where it will train; None: it is not here.
@@ -178,7 +223,7 @@ class Planner:
             return None
 
     def _is_local(self, task: TaskSpec) -> bool:
-        """Say whether the rows of a task need no network."""
+        """Return whether the rows of a task need no network."""
         directory = task_sources.find_directory(task, self.workspace.data_dir)
         return directory is not None or not task.hub
 
@@ -223,8 +268,17 @@ class Planner:
         return plain
 
 
+@contextmanager
+def _noted_in(missing: list[str]) -> Iterator[None]:
+    """Note in a list what is missing, and go on."""
+    try:
+        yield
+    except MissingError as error:
+        missing.append(str(error))
+
+
 def machine_of(device: torch.device) -> Machine:
-    """Say what decides the speed of a run that this process would train on a device."""
+    """Return what decides the speed of a run that this process would train on a device."""
     name = device_name(device)
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
@@ -287,7 +341,7 @@ def _file_bytes(delta: Mapping[str, Tensor]) -> int:
 
 
 def _steps(config: RunConfig, task: TaskSpec, data: TaskData | None, size: ModelSize | None) -> str:
-    """Say how many optimizer steps a run takes; without data, by the official number of rows.
+    """Return how many optimizer steps a run takes, in words; without data, by the official number of rows.
 
     Raises:
         UsageError: there are fewer steps than stages.
@@ -313,7 +367,7 @@ def _examples(config: RunConfig, task: TaskSpec, data: TaskData | None) -> int:
 
 
 def _parameters(size: ModelSize | None) -> str:
-    """Say how many parameters a run has, and how many of them each stage trains."""
+    """Return how many parameters a run has, and how many each stage trains, in words."""
     if not size:
         return "unknown without the backbone's configuration"
     texts = [
@@ -330,7 +384,7 @@ def _parameters(size: ModelSize | None) -> str:
 
 
 def _directory_state(directory: RunDirectory, config: RunConfig) -> str:
-    """Say what a run's directory holds, and what would become of it."""
+    """Return what a run's directory holds, and what would become of it, in words."""
     try:
         directory.check_is_of(config)
     except ConflictError:

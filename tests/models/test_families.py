@@ -310,7 +310,7 @@ def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
     config = make("hifi-layerwise", "epochs=1", "precision=fp32", backbone=backbone)
     assert runs.run(config, workspace).is_done
     tagger = config.model_copy(update={"task": "demo-roles"})
-    plans = [Planner(workspace).plan(each) for each in (config, tagger)]
+    plans = [Planner(workspace).plan(each).lines for each in (config, tagger)]
     pooling = ("pooling", "the last token's state, as of every decoder")
     assert [pooling in lines for lines in plans] == [True, False]
     assert dict(plans[0])["parameters"].endswith(

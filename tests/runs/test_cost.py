@@ -214,7 +214,7 @@ def test_a_measured_step_counts_instead_of_the_records_times(tmp_path):
 def test_steps_are_those_of_the_dry_run(make, workspace, words):
     config = make("full-ft", *words)
     planner = Planner(Workspace(workspace.results_dir))
-    told = dict(planner.plan(config))["steps"]
+    told = dict(planner.plan(config).lines)["steps"]
     size = RunSize.of(config, task_spec.load("rte"), task_spec.load("rte").rows)
     assert int(told.split()[0].replace(",", "")) == size.steps
 

@@ -160,7 +160,7 @@ def test_what_weights_lack_is_known_without_reading_them(backbone, kind):
 def test_steps_follow_the_configuration(make, workspace, overrides, steps):
     config = make("full-ft", "batch_size=32", *overrides)
     planner = Planner(Workspace(workspace.results_dir))
-    assert dict(planner.plan(config))["steps"] == steps
+    assert dict(planner.plan(config).lines)["steps"] == steps
 
 
 def test_what_is_missing_is_told_and_nothing_is_asked_or_written(

@@ -41,10 +41,10 @@ def test_plans_of_runs_with_models_of_one_size_build_the_model_once(make, worksp
     planner = plan.Planner(workspace)
     methods = ("full-ft", "lora", "hifi-layerwise")
     for method in methods:
-        sizes = [dict(planner.plan(make(method)))["parameters"]]
-        sizes.append(dict(planner.plan(make(method, seed=2)))["parameters"])
-        sizes.append(dict(planner.plan(make(method, "learning_rate=0.5")))["parameters"])
-        sizes.append(dict(planner.plan(make(method, task="cola")))["parameters"])
+        sizes = [dict(planner.plan(make(method)).lines)["parameters"]]
+        sizes.append(dict(planner.plan(make(method, seed=2)).lines)["parameters"])
+        sizes.append(dict(planner.plan(make(method, "learning_rate=0.5")).lines)["parameters"])
+        sizes.append(dict(planner.plan(make(method, task="cola")).lines)["parameters"])
         assert len(set(sizes)) == 1
     assert built == ["tiny-bert"] * len(methods)
     # A regression has one output, and fewer heads have fewer rows.
@@ -63,5 +63,5 @@ def test_a_plan_without_data_counts_as_one_with_them(encoders, workspace, make, 
             protocol="hifi",
             overrides=words,
         )
-        steps = dict(plan.Planner(Workspace(tmp_path)).plan(config))["steps"]
+        steps = dict(plan.Planner(Workspace(tmp_path)).plan(config).lines)["steps"]
         assert f"of {expected:,} examples" in steps

@@ -287,5 +287,5 @@ def test_a_plan_counts_the_rows_that_the_run_trains_on(make, workspace, superglu
     cache = Workspace(workspace.results_dir, superglue)
     config = make("full-ft", *words, task="multirc")
     examples = {example.row.id for example in splits_of(config, cache).train}
-    steps = dict(Planner(cache).plan(config))["steps"]
+    steps = dict(Planner(cache).plan(config).lines)["steps"]
     assert f"of {len(examples)} examples" in steps and len(examples) < 48
