@@ -84,7 +84,7 @@ class Amount:
         return bool(self.rests_on)
 
     def sentence(self, text: str) -> str:
-        """Say the number, what it rests on, and for how many runs it is unknown.
+        """Return the number in words, what it rests on, and for how many runs it is unknown.
 
         Args:
             text: the number in words.
@@ -100,7 +100,7 @@ class Amount:
         return "; ".join(parts) or "nothing"
 
     def _bases_in_words(self) -> str:
-        """Say what the number rests on, and for how many runs on each where there are several."""
+        """Return what the number rests on, and for how many runs if on several things."""
         counts = self.rests_on.most_common()
         if len(counts) == 1:
             only, _ = counts[0]
@@ -115,7 +115,7 @@ def sum_of(amounts: Sequence[Amount]) -> Amount:
 
 
 def largest_of(amounts: Sequence[Amount]) -> Amount:
-    """Give the largest number of several runs."""
+    """Return the largest number of several runs."""
     return _joined(amounts, max((amount.value for amount in amounts), default=0.0))
 
 
@@ -155,7 +155,7 @@ class Cost:
 
     @classmethod
     def of_all(cls, costs: Sequence["Cost"]) -> "Cost":
-        """Give the cost of several runs together."""
+        """Return the cost of several runs together."""
         return cls(
             runs=sum(cost.runs for cost in costs),
             steps=sum_of([cost.steps for cost in costs]),
@@ -261,7 +261,7 @@ class _StoredRun:
 
 
 def _machine_of(result: RunResult) -> Machine:
-    """Say where a run was trained."""
+    """Return where a run was trained."""
     device = str(result.provenance.get("device", ""))
     if any(process.device_type == "cuda" for process in result.processes):
         return Machine(device)
@@ -377,7 +377,7 @@ class CostEstimator:
         self._machines[result.backbone][stored.machine] += 1
 
     def rows_of(self, task: TaskSpec, name: str) -> dict[str, int]:
-        """Give the number of rows of a task's splits: those of records, or the official ones.
+        """Return the number of rows of a task's splits: those of records, or the official ones.
 
         Args:
             task: its YAML.
@@ -444,15 +444,15 @@ class CostEstimator:
         return Amount.known(rate.seconds * size.work, rate.basis)
 
     def _alike(self, config: RunConfig) -> list[_StoredRun]:
-        """Give the stored runs of a run's encoder and computation, of any method, on any machine."""
+        """Return the stored runs of a run's encoder and computation, by all methods, anywhere."""
         return self._runs.get((_speed_of(config.model_dump(mode="json")), config.precision), [])
 
     def _alike_on(self, config: RunConfig, machine: Machine) -> list[_StoredRun]:
-        """Give the runs of `_alike` that a machine has trained."""
+        """Return the runs of `_alike` that a machine has trained."""
         return [run for run in self._alike(config) if run.machine == _without_memory(machine)]
 
     def _ratio_of_tasks(self, config: RunConfig, task: str) -> float:
-        """Say how long a row of a run's task takes, relative to a row of another task.
+        """Return how long a row of a run's task takes, relative to a row of another task.
 
         It is the median over the methods that have trained both, each under equal conditions; 1 where
         none has.
@@ -472,7 +472,7 @@ class CostEstimator:
         return median(ratios) if ratios else 1.0
 
     def _why_no_step(self, config: RunConfig, machine: Machine) -> str:
-        """Say why no record gives the time of a step."""
+        """Return why no record gives the time of a step."""
         elsewhere = ""
         others = [
             str(other)
@@ -509,7 +509,7 @@ class CostEstimator:
     # --- memory
 
     def _memory(self, config: RunConfig, size: RunSize | None, machine: Machine | None) -> Amount:
-        """Give the highest peak memory of stored runs that are like a run."""
+        """Return the highest peak memory of stored runs that are like a run."""
         if machine is None:
             return Amount.missing("the machine of the runs is not known here")
         runs = [
@@ -532,12 +532,12 @@ class CostEstimator:
 
 
 def _without_memory(machine: Machine) -> Machine:
-    """Give a machine as records have it, to be compared with theirs: they do not say its memory."""
+    """Return a machine as records have it, without its memory, to be compared with theirs."""
     return Machine(machine.device, machine.threads)
 
 
 def _peak(runs: Iterable[_StoredRun]) -> float:
-    """Give the highest peak memory of some runs, in bytes."""
+    """Return the highest peak memory of some runs, in bytes."""
     return float(max(run.result.peak_memory_bytes for run in runs))
 
 
@@ -545,7 +545,7 @@ def _peak(runs: Iterable[_StoredRun]) -> float:
 
 
 def _rates(runs: Iterable[_StoredRun]) -> _Rates:
-    """Give the median time of a row by method and task."""
+    """Return the median time of a row by method and task."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for run in runs:
         found[run.result.method, run.result.task].append(run.rate)
@@ -553,7 +553,7 @@ def _rates(runs: Iterable[_StoredRun]) -> _Rates:
 
 
 def _ratios(rates: _Rates, task: str, other: str) -> list[float]:
-    """Give the time of a row of a task relative to another's, of each method that has trained both.
+    """Return the time of a task's row relative to another's, by each method that has trained both.
 
     Args:
         rates: under equal conditions.

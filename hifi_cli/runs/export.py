@@ -76,13 +76,13 @@ def write_hf(prepared: PreparedRun, to: Path) -> None:
 
 
 def fits_hf(prepared: PreparedRun) -> bool:
-    """Say whether a plain Hugging Face model can hold the trained one."""
+    """Return whether a plain Hugging Face model can hold the trained one."""
     has_own_task_head = task_head_of(prepared.config, prepared.task).is_own
     return prepared.method.mergeable and not has_own_task_head
 
 
 def fits_peft(prepared: PreparedRun) -> bool:
-    """Say whether peft can hold the trained model: its adapters, and a task head of Hugging Face's.
+    """Return whether peft can hold the model: adapters, and a task head of Hugging Face's.
 
     peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a
     cache, by whose length BERT-type encoders move the position ids on.
@@ -236,14 +236,14 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
 
 
 def _dataset_on_the_hub(task: TaskSpec) -> HubDataset | None:
-    """Give the task's dataset on the hub; None: a local copy of one has no page there."""
+    """Return the task's dataset on the hub; None: a local copy of one has no page there."""
     if task.hub and Path(task.hub.id).is_dir():
         return None
     return task.hub
 
 
 def _scores_of_card(task: TaskSpec, result: RunResult) -> list[EvalResult]:
-    """Give the scores of a run in the form that the hub's front matter has."""
+    """Return the scores of a run in the form that the hub's front matter has."""
     dataset = _dataset_on_the_hub(task)
     scores = []
     for metric, value in result.metrics.items():
@@ -263,7 +263,7 @@ def _scores_of_card(task: TaskSpec, result: RunResult) -> list[EvalResult]:
 
 
 def _command_of_others(result: RunResult) -> list[str]:
-    """Give the command that trained a run, without the name of a directory of this machine."""
+    """Return the command that trained a run, without the name of a directory of this machine."""
     words: list[str] = result.provenance["command"]
     own_backbone = Path(result.config["backbone"].get("path") or "")
     if not own_backbone.is_absolute():

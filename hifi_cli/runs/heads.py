@@ -60,7 +60,7 @@ def needs_heads(config: RunConfig) -> bool:
 
 
 def is_measured(config: RunConfig) -> bool:
-    """Say whether the ranking may measure the model itself instead of reading HiFi's scores.
+    """Return whether the ranking may measure the model itself instead of reading HiFi's scores.
 
     Code of the user's may do either, and is not run to find out.
     """
@@ -68,7 +68,7 @@ def is_measured(config: RunConfig) -> bool:
 
 
 def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
-    """Give the configured heads, or as many arbitrary ones as would be selected.
+    """Return the configured heads, or as many arbitrary ones as would be selected.
 
     A plan counts parameters by them, without scoring any head. None: the method needs none.
     """
@@ -80,7 +80,7 @@ def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
 
 
 def seed_of_random_heads(seed: int, task: str) -> int:
-    """Give the seed that draws the heads of a task, so that a run's seed gives every task other heads."""
+    """Return the seed that draws the heads of a task: one seed gives every task other heads."""
     return int(digest([seed, task], 8), 16)
 
 
@@ -125,7 +125,7 @@ class HeadSelector:
     # --- select, rank and score
 
     def heads_to_tune(self) -> Heads | None:
-        """Give the heads that a run tunes: those of its configuration, or selected ones.
+        """Return the heads that a run tunes: those of its configuration, or selected ones.
 
         None: its method needs none.
         """
@@ -237,7 +237,7 @@ class HeadSelector:
     # --- the names of files
 
     def _path(self, folder: str, name: str) -> Path:
-        """Give `results/FOLDER/BACKBONE/TASK/NAME.json`."""
+        """Return `results/FOLDER/BACKBONE/TASK/NAME.json`."""
         backbone = safe_name(self.config.backbone.name)
         task = safe_name(self.config.task)
         return self.results_dir / folder / backbone / task / f"{name}.json"
@@ -258,7 +258,7 @@ class HeadSelector:
         return f"{self.config.heads.rank}-{digest(deciding)}"
 
     def _inputs_of_scores(self) -> dict[str, Any]:
-        """Give all that decides the scores of heads: encoder, rows, and the settings of the scoring."""
+        """Return all that decides the scores of heads: encoder, rows, settings of scoring."""
         config = self.config
         # Two keys that decide tokens stand elsewhere: the encoder's digest stands for `backbone.*`,
         # and heads are scored at `scoring.max_length`, not at the run's length.
@@ -319,7 +319,7 @@ class HeadSelector:
         )
 
     def _common_fields(self, samples: int) -> dict[str, Any]:
-        """Give the fields that the files of all measurements have."""
+        """Return the fields that the files of all measurements have."""
         config = self.config
         return {
             "backbone": config.backbone.name,
@@ -331,7 +331,7 @@ class HeadSelector:
         }
 
     def model_and_examples(self) -> tuple[ModelRunner, list[EncodedExample]]:
-        """Give the model and the examples that scores and other measurements are of.
+        """Return the model and the examples that scores and other measurements are of.
 
         Unless `scoring.warm_steps` trains it, the task head that the loss depends on is a random
         one, drawn by `scoring.seed`: what is measured does not depend on the run's seed, and all
@@ -354,13 +354,13 @@ class HeadSelector:
         return runner, examples
 
     def _training_examples(self, max_length: int) -> list[EncodedExample]:
-        """Give the train split without what the run holds out."""
+        """Return the train split without what the run holds out."""
         held_out = set(self._held_out())
         examples = self.inputs.examples("train", max_length)
         return [example for example in examples if example.row.id not in held_out]
 
     def _held_out(self) -> list[str]:
-        """Give the ids of the train rows that the run holds out.
+        """Return the ids of the train rows that the run holds out.
 
         A few-shot run scores its heads on the full train split, and so holds out none here.
         """

@@ -57,7 +57,7 @@ class RunIdentity:
         return self._reader.encoder_digest_of(self._config)
 
     def finished_run(self, directory: RunDirectory) -> RunResult | None:
-        """Give the finished run of this identity that a directory holds; None: it is to be trained.
+        """Return the finished run of this identity in a directory; None: it is to be trained.
 
         Raises:
             ConflictError: the directory holds a run that differs; the message names the field.
@@ -177,7 +177,7 @@ class IdentityReader:
         return RunIdentity(config, task, self)
 
     def check_finished(self, config: RunConfig, task: TaskSpec) -> RunResult | None:
-        """Give the finished run of a configuration; None: it is to be trained.
+        """Return the finished run of a configuration; None: it is to be trained.
 
         Raises:
             ConflictError: its directory holds a run that differs; the message names the field.
@@ -198,7 +198,7 @@ class IdentityReader:
             )
 
     def data_digests_of(self, task: TaskSpec) -> dict[str, str] | None:
-        """Give the digest of every labelled split's rows; None: not on this machine."""
+        """Return the digest of every labelled split's rows; None: not on this machine."""
         # The task's whole YAML is the key, and not its name: a user's own task may have any name.
         key = task.model_dump_json()
         if key not in self._data:
@@ -222,7 +222,7 @@ class IdentityReader:
         return task_sources.load(task, data_dir=self.data_dir)
 
     def encoder_digest_of(self, config: RunConfig) -> str | None:
-        """Give the digest of a run's encoder and of what it starts from; None: not here."""
+        """Return the digest of a run's encoder and of what it starts from; None: not here."""
         key = config.backbone.model_dump_json()
         if key not in self._encoders:
             try:
@@ -239,7 +239,7 @@ class IdentityReader:
 
 
 def digest_of_start(encoder: str, delta: str) -> str:
-    """Give the digest of an encoder whose weights a finished run changed.
+    """Return the digest of an encoder whose weights a finished run changed.
 
     Args:
         encoder: digest of the pretrained encoder.

@@ -121,7 +121,7 @@ def _check_validation_data(path: Path, result: RunResult, fingerprint: Mapping[s
 
 
 def _largest_difference(rows: Sequence[Prediction], directory: RunDirectory) -> float:
-    """Give the largest difference between logits now and as a run stored them.
+    """Return the largest difference between logits now and as a run stored them.
 
     Raises:
         UsageError: the stored predictions are of other rows.
@@ -135,7 +135,7 @@ def _largest_difference(rows: Sequence[Prediction], directory: RunDirectory) -> 
 
 
 def _is_reproduced(now: float | None, stored: float | None) -> bool:
-    """Say whether a score is as the run stored it; a score that is not finite is not."""
+    """Return whether a score is as the run stored it; a score that is not finite is not."""
     if now is None or stored is None:
         return False
     return abs(now - stored) <= _SCORE_TOLERANCE
@@ -265,7 +265,7 @@ def predict_test(
 
 
 def _splits_to_predict(task: TaskSpec, data: TaskData, *, submits: bool) -> list[Split]:
-    """Give the splits of a task to predict: `test`, and others that are here.
+    """Return the splits of a task to predict: `test`, and others that are here.
 
     Args:
         submits: whether they are those of the benchmark's submission, or all without labels.

@@ -106,7 +106,7 @@ class RunInputs:
         return self.tokenizer.pretrained
 
     def examples(self, split: Split, max_length: int | None = None) -> list[EncodedExample]:
-        """Give the examples of a whole split, which is tokenized once for all runs of a command.
+        """Return the examples of a whole split, which is tokenized once for all runs of a command.
 
         Args:
             max_length: tokens per example; None: as the run has it.
@@ -125,7 +125,7 @@ class RunInputs:
 
 
 def _with_length(config: RunConfig, max_length: int | None) -> RunConfig:
-    """Give a configuration with another `max_length`; None: as it is."""
+    """Return a configuration with another `max_length`; None: as it is."""
     if max_length is None:
         return config
     return config.model_copy(update={"max_length": max_length})

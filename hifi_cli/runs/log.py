@@ -152,7 +152,7 @@ class MetricLogger(Callback):
             self.is_behind = True
 
     def describe(self, line: MetricsLine, primary: str) -> str:
-        """Say a line in a few words.
+        """Return a line in a few words.
 
         Args:
             primary: the task's primary metric.

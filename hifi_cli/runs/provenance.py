@@ -40,7 +40,7 @@ _memory_is_shared = False
 
 
 def describe_process(config: RunConfig, device: torch.device) -> dict[str, Any]:
-    """Say of a process that trains what a record has, but for its steps and seconds."""
+    """Return what a record says of a process that trains, but for its steps and seconds."""
     return {
         "device": device_name(device),
         "device_type": device.type,
@@ -51,7 +51,7 @@ def describe_process(config: RunConfig, device: torch.device) -> dict[str, Any]:
 
 
 def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str, Any]:
-    """Give the command line, versions, git state of the checkout and devices that compute.
+    """Return the command line, versions, git state of the checkout and devices that compute.
 
     Args:
         devices: each is named once.
@@ -72,7 +72,7 @@ def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str,
 
 @functools.cache
 def _installed_versions() -> dict[str, str]:
-    """Give the versions of the installed libraries: data files are read without `datasets`.
+    """Return the versions of the installed libraries: data files are read without `datasets`.
 
     They are read once: a process goes on with the libraries it started with.
     """
@@ -132,7 +132,7 @@ def peak_memory(device: torch.device) -> int:
 
 @functools.cache
 def _git_state() -> dict[str, str | bool] | None:
-    """Give the commit of the checkout, and whether code or configuration files differ from it.
+    """Return the commit of the checkout, and whether code or configuration files differ from it.
 
     It is read once: a process goes on with the code it started with.
     """

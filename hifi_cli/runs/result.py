@@ -299,7 +299,7 @@ def result_of(
 
 
 def _provenance(prepared: PreparedRun, trained_by: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Give command, code, libraries and machine of a run that finishes now, with all its devices.
+    """Return command, code, libraries and machine of a run that finishes now, with all its devices.
 
     Args:
         prepared: its model, on the device of this process.
@@ -314,7 +314,7 @@ def _provenance(prepared: PreparedRun, trained_by: Sequence[Mapping[str, Any]]) 
 
 
 def _digest_of_shared_heads(config: RunConfig, heads: Heads | None) -> str | None:
-    """Give the digest of the tuned heads, if runs of all seeds tune the same ones.
+    """Return the digest of the tuned heads, if runs of all seeds tune the same ones.
 
     Seeds are averaged only if it agrees. Heads that each seed draws for itself may differ.
     """
@@ -324,7 +324,7 @@ def _digest_of_shared_heads(config: RunConfig, heads: Heads | None) -> str | Non
 
 
 def _short_origins(origins: Mapping[str, str]) -> dict[str, str]:
-    """Give the last two parts of each path or dataset's name: the others are of this machine."""
+    """Return the last two parts of each path or dataset's name: the others are of this machine."""
     return {split: "/".join(origin.split("/")[-2:]) for split, origin in origins.items()}
 
 
@@ -410,7 +410,7 @@ def prediction_rows(
 
 
 def summary(result: RunResult) -> str:
-    """Say the result of a run in a few words."""
+    """Return the result of a run in a few words."""
     if not result.epochs:
         return f"{result.status}: {result.reason}"
     epoch = f"{result.report}, epoch {result.epoch()} of {result.epochs.total}"

@@ -123,7 +123,7 @@ def run(
         # Everything that can refuse the run has been done, so a former run's files may be removed.
         # Until here, a setting refused under --force would have cost the user the old results.
         processes.run_on_main(lambda: directory.begin(config, anew=force))
-        _say_what_to_expect(config, splits, device)
+        _log_what_to_expect(config, splits, device)
         # The record names the code as it is now. The digest in `identity` was taken before heads
         # were scored, which may be an hour ago, and the user may have edited the file since.
         code = own_code_digest(config)
@@ -153,7 +153,7 @@ def run(
 def _finished_run(
     identity: RunIdentity, directory: RunDirectory, *, is_held: bool, force: bool
 ) -> RunResult | None:
-    """Give the finished run of an identity, if its directory holds it; None: it is to be trained.
+    """Return the finished run of an identity, if its directory holds it; None: it is to be trained.
 
     Args:
         identity: what decides the run's numbers.
@@ -184,17 +184,17 @@ def _trains_all_words(prepared: PreparedRun) -> bool:
     return prepared.method.may_leave_out_words and has_several_processes
 
 
-def _say_what_to_expect(config: RunConfig, splits: Splits, device: torch.device) -> None:
-    """Say before training what a user may not expect of the rows, or of the precision there."""
-    _say_how_many_are_truncated(config, splits)
+def _log_what_to_expect(config: RunConfig, splits: Splits, device: torch.device) -> None:
+    """Log before training what a user may not expect of the rows, or of the precision there."""
+    _log_how_many_are_truncated(config, splits)
     _warn_of_shared_texts(config, splits)
     note = precision_note(config.precision, device)
     if note:
         logger.warning(f"note: {config.run_label}: {note}")
 
 
-def _say_how_many_are_truncated(config: RunConfig, splits: Splits) -> None:
-    """Say how many train texts are truncated to `max_length`, if any are."""
+def _log_how_many_are_truncated(config: RunConfig, splits: Splits) -> None:
+    """Log how many train texts are truncated to `max_length`, if any are."""
     cut = count_truncated_rows(splits.train)
     if cut:
         logger.info(

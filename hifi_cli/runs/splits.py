@@ -66,7 +66,7 @@ def load_splits(inputs: RunInputs) -> Splits:
 
 
 def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """Give the train rows that a run trains on, and those that select its epoch, if any do.
+    """Return the train rows that a run trains on, and those that select its epoch, if any do.
 
     A few-shot run draws both by its seed, `shots` rows of each class (HiFi, section 4.1). A holdout
     is a part of a permutation that the run's seed draws. The rows of a group, as of one

@@ -153,7 +153,7 @@ def plan_versus(
 
 
 def _device_of(config: RunConfig) -> torch.device:
-    """Give the device of the new runs, which is that of the stored ones unless the user names another.
+    """Return the device of the new runs: that of the stored ones unless the user names another.
 
     Raises:
         MissingError: it is not here.
@@ -167,7 +167,7 @@ def _device_of(config: RunConfig) -> torch.device:
 def planned_conditions(
     config: RunConfig, workspace: Workspace, device: torch.device
 ) -> dict[str, Any]:
-    """Say what a run will have in the columns of `CONDITIONS`, and whether its epochs are its own.
+    """Return what a run will have in the columns of `CONDITIONS`, and in that of own epochs.
 
     Args:
         config: of the run.
@@ -217,12 +217,12 @@ def planned_conditions(
 
 
 def _with_rate(config: RunConfig, rate: float) -> RunConfig:
-    """Give a run with another learning rate."""
+    """Return a run with another learning rate."""
     return config.model_copy(update={"learning_rate": rate})
 
 
 def _rates_to_try(given: Sequence[float], baselines: Baselines, configured: float) -> list[float]:
-    """Give the learning rates to try, ascending.
+    """Return the learning rates to try, ascending.
 
     Args:
         given: by the user; empty: none.
@@ -252,7 +252,7 @@ def _rates_to_try(given: Sequence[float], baselines: Baselines, configured: floa
 def _search_runs(
     configs: Sequence[RunConfig], rates: Sequence[float], baselines: Baselines
 ) -> list[RunConfig]:
-    """Give a run for each learning rate on each task and seed of the baselines' search.
+    """Return a run for each learning rate on each task and seed of the baselines' search.
 
     Args:
         configs: the new method's run for each task and seed of that search.
@@ -316,7 +316,7 @@ def _canary_runs(
 
 
 def _why_not_repeated(method: str, runs: pd.DataFrame, tasks: set[str]) -> str:
-    """Say why a baseline cannot be the canary; empty: it can.
+    """Return why a baseline cannot be the canary; empty: it can.
 
     Args:
         method: its name.
@@ -336,7 +336,7 @@ def _why_not_repeated(method: str, runs: pd.DataFrame, tasks: set[str]) -> str:
 
 
 def _repeated(stored: Any, planned: RunConfig) -> RunConfig:
-    """Give the configuration of a stored run, for this machine.
+    """Return the configuration of a stored run, for this machine.
 
     Args:
         stored: a row of `Baselines.runs`.
@@ -384,7 +384,7 @@ def repeat_canary(plan: VersusPlan, workspace: Workspace) -> CanaryResult:
 
 
 def canary_workspace(workspace: Workspace) -> Workspace:
-    """Give a workspace for the canary's runs, which shares what is loaded."""
+    """Return a workspace for the canary's runs, which shares what is loaded."""
     return replace(workspace, results_dir=workspace.results_dir / CANARY)
 
 

@@ -48,7 +48,7 @@ class Workspace:
         return IdentityReader(self.results_dir, self.data_dir, self.data)
 
     def directory(self, config: RunConfig) -> RunDirectory:
-        """Give the directory where a configuration's run belongs."""
+        """Return the directory where a configuration's run belongs."""
         return RunDirectory.of(config, self.results_dir)
 
     def data(self, task: TaskSpec) -> TaskData:
@@ -79,7 +79,7 @@ class Workspace:
         return RunInputs(config, task, data, self.tokenizer(config, task), self._examples)
 
     def tokenizer(self, config: RunConfig, task: TaskSpec) -> RowTokenizer:
-        """Give what makes examples of a task's rows, for the run's encoder."""
+        """Return what makes examples of a task's rows, for the run's encoder."""
         return RowTokenizer(config, task, self.pretrained(config, task))
 
     def pretrained(self, config: RunConfig, task: TaskSpec) -> Pretrained:

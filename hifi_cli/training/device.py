@@ -90,7 +90,7 @@ def multiplies_bf16(device: torch.device) -> bool:
 
 
 def precision_note(precision: str, device: torch.device) -> str:
-    """Say what `precision` means on hardware without bfloat16, where it may surprise.
+    """Return what `precision` means on hardware without bfloat16, where it may surprise.
 
     Args:
         precision: as `uses_bf16` takes it.

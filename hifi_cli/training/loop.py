@@ -653,10 +653,10 @@ class Trainer:
             method.load_training_state(self.model, saved["method"])
         self._stage = self.new_stage()
         self._stage.load_state_dict(saved["stage"])
-        self.say_what_changed(saved)
+        self.warn_of_other_conditions(saved)
         set_rng_state(saved["rng"], self.runner.device)
 
-    def say_what_changed(self, saved: dict[str, Any]) -> None:
+    def warn_of_other_conditions(self, saved: dict[str, Any]) -> None:
         """Warn where the run goes on with other libraries, or in other conditions, than before.
 
         Args:
