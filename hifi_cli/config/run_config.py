@@ -350,7 +350,7 @@ class RunConfig(TrainingConfig):
     dropout), and on one GPU recorded training steps (see `record_steps`); equal within rounding, with other dropout masks.
     `torch`: stock PyTorch modules alone. `graphs`: another name of `auto`."""
     record_steps: Annotated[bool, Decides("computation")] = True
-    """Whether one GPU repeats recorded training steps as CUDA graphs, with `kernels=auto` and where method, task and attention
+    """Whether one GPU repeats recorded training steps as CUDA graphs, with `kernels=auto` and where method and encoder
     allow it; the log says what does not. `false` launches the kernels of the same steps one by one, for a comparison or if a
     recording fails: the same numbers, more slowly (docs/performance.md). It is not part of the hash, and the record
     says how many steps were repeated."""

@@ -118,7 +118,10 @@ class TrainingStage:
         trained = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
         parameters = [*self.model.parameters(), *trained]
         longest = max(map(len, examples))
-        return step_graphs.StepGraphs(self.runner, parameters, longest, self.class_weights)
+        graphs = step_graphs.StepGraphs(self.runner, parameters, longest, self.class_weights)
+        if graphs.obstacle:
+            logger.info(f"training steps are not recorded as CUDA graphs: {graphs.obstacle}")
+        return graphs
 
     # --- a step
 

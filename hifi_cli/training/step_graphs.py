@@ -7,7 +7,8 @@ if that is less), whose logits are dropped: loss and gradients stay those of the
 dropout masks. Encoders whose layers compute on padding need no such example. Batches (micro-batches,
 if there are several) of the same size share a graph; the first two of a size compute as usual, and
 the third is recorded. A method's penalty and hooks, clipping and AdamW compute as usual. With
-`record_steps: false` all steps of a size compute as the first two: the same numbers.
+`record_steps: false` all steps of a size compute as the first two: the same numbers. So do those of
+encoders that cannot be recorded.
 
 In bf16, Linears multiply by copies of their weights (`models/bf16_weights`), the numbers that
 autocast would cast. Gradients are written to where they are in every step, which casts those of the
@@ -34,6 +35,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -64,6 +66,15 @@ _UNRECORDABLE_ADAPTERS = ("boft", "fourierft", "shira", "waveft")
 # Options of peft's adapters that draw on the host what a step leaves out: a graph would leave the
 # same out in every step.
 _UNRECORDABLE_OPTIONS = ("module_dropout", "rank_dropout")
+# Encoders of these types copy from the host in their forward pass, until a version of transformers;
+# None: in every version so far. DeBERTa copies a number for its relative positions, the others the 0
+# of their attention mask, and MPNet its positions too.
+_UNRECORDABLE_ENCODERS: dict[str, tuple[int, int] | None] = {
+    "deberta-v2": None,
+    "megatron-bert": (5, 21),
+    "mpnet": (5, 21),
+    "rembert": (5, 21),
+}
 
 
 class _Size(NamedTuple):
@@ -115,6 +126,17 @@ def _unrecordable_adapters(method: Method) -> list[str]:
     return reasons
 
 
+def encoder_obstacle(model_type: str) -> str:
+    """Name an encoder whose steps cannot be recorded; empty: they can."""
+    if model_type not in _UNRECORDABLE_ENCODERS:
+        return ""
+    recordable_since = _UNRECORDABLE_ENCODERS[model_type]
+    major, minor, *_ = transformers.__version__.split(".")
+    if recordable_since and (int(major), int(minor)) >= recordable_since:
+        return ""
+    return f"encoders of type {model_type}"
+
+
 def _attends_without_padding(runner: ModelRunner) -> bool:
     """Whether `varlen_attention` computes all attention of a run."""
     # Prefix-Tuning has an attention of its own.
@@ -161,6 +183,7 @@ class StepGraphs:
         bf16_weights: the copies; None: the steps compute in float32, or without copies.
         gradients: of each parameter that gets one, in the same memory in every step.
         uses: micro-batches so far, by their size.
+        obstacle: names an encoder whose steps cannot be recorded; empty: they can.
         graphs: the recorded steps, by the size of a micro-batch.
         pool: the memory that all graphs compute in.
         repeated: how many steps were a recorded one again.
@@ -191,6 +214,7 @@ class StepGraphs:
             self.bf16_weights = Bf16Weights(runner.encoder.model)
         self.gradients: dict[nn.Parameter, Tensor] = {}
         self.uses: Counter[_Size] = Counter()
+        self.obstacle = encoder_obstacle(runner.encoder.model_type)
         self.graphs: dict[_Size, _RecordedStep] = {}
         self.pool: Any = None
         self.repeated = 0
@@ -258,7 +282,8 @@ class StepGraphs:
         width = inputs["attention_mask"].shape[-1]
         size = _Size(len(examples), tokens, width, is_first)
         self.uses[size] += 1
-        if self.uses[size] <= _WARM_UP or not self.runner.config.record_steps:
+        records = self.runner.config.record_steps and not self.obstacle
+        if self.uses[size] <= _WARM_UP or not records:
             return compute(), False
         # A recording computes nothing: its step is computed by the first replay, below.
         if size not in self.graphs:

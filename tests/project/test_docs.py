@@ -16,8 +16,10 @@ from project_files import PAGES, ROOT, copy_yaml, load_script
 from hifi_cli.config import registry
 from hifi_cli.heads.scores import head_outputs
 from hifi_cli.methods.base import Method
+from hifi_cli.models.families import FAMILIES as KNOWN_FAMILIES
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, padding_values
+from hifi_cli.training import step_graphs
 from hifi_cli.training.runner import ModelRunner
 from hifi_cli.training.step_graphs import unsupported_because
 
@@ -448,8 +450,8 @@ def test_the_bounds_of_recorded_steps_on_a_gpu_are_those_of_their_tests():
     assert words in on_one_line("performance.md")
 
 
-def test_what_is_not_recorded_is_listed_with_the_words_of_the_log():
-    """The reasons of every adapter type, of each option, of a hook, and of several processes."""
+def test_what_is_not_recorded_is_listed_with_the_words_of_the_log(monkeypatch):
+    """The reasons of every adapter type, option and encoder, of a hook, and of several processes."""
 
     class OwnStep(Method):
         def before_step(self, model, step, steps):
@@ -466,5 +468,9 @@ def test_what_is_not_recorded_is_listed_with_the_words_of_the_log():
         said.update(unsupported_because(runner, OwnStep(settings, None)).split(", "))
     _, _, after = PAGES["performance.md"].partition("| not recorded | because |\n| --- | --- |\n")
     table, _, _ = after.partition("\n\n")
-    listed = [line.split("`")[1] for line in table.splitlines()]
-    assert len(listed) == len({*listed}) and {*listed} == said
+    rows = {line.split("`")[1]: line for line in table.splitlines()}
+    monkeypatch.setattr(step_graphs.transformers, "__version__", "5.8.0")
+    encoders = {family for family in KNOWN_FAMILIES if step_graphs.encoder_obstacle(family)}
+    assert encoders == {*re.findall(r"`([\w-]+)`", rows["encoders of type NAME"])}
+    said.update(step_graphs.encoder_obstacle(family).replace(family, "NAME") for family in encoders)
+    assert len(rows) == len(table.splitlines()) and rows.keys() == said

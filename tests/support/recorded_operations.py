@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 # The host waits for the result of these operations: for a number, or for the shape of a tensor.
-# So it does for masks as indices.
+# So it does where `selects_by_mask`.
 WAITS_FOR_RESULT = {
     "_local_scalar_dense",
     "_unique2",
@@ -29,6 +29,14 @@ WAITS_FOR_RESULT = {
 _TAKES_INDICES = ("index", "index_put", "index_put_", "_index_put_impl_")
 # `torch.tensor` calls it with a tensor of the host's own numbers.
 _FROM_NUMBERS = "lift_fresh"
+
+
+def selects_by_mask(name: str, arguments: tuple[Any, ...]) -> bool:
+    """Whether an operation takes as many entries of a tensor as are true in a mask."""
+    if name not in _TAKES_INDICES:
+        return False
+    indices = [index for index in arguments[1] if index is not None]
+    return any(index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 class _Call(NamedTuple):
@@ -85,10 +93,8 @@ class RecordedOperations(TorchDispatchMode):
 
     def _waits_for_the_device(self, operation: Any, arguments: tuple[Any, ...]) -> bool:
         name = operation.overloadpacket.__name__
-        if name in _TAKES_INDICES:
-            # A mask selects as many entries as are true in it.
-            indices = [index for index in arguments[1] if index is not None]
-            return any(index.dtype in (torch.bool, torch.uint8) for index in indices)
+        if selects_by_mask(name, arguments):
+            return True
         if name == "_local_scalar_dense":
             return arguments[0].data_ptr() not in self._memory_of_the_host
         return name in WAITS_FOR_RESULT

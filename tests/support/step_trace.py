@@ -5,7 +5,7 @@ The model is on the `meta` device, which computes nothing and stands for a GPU: 
 
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from recorded_operations import WAITS_FOR_RESULT
+from recorded_operations import WAITS_FOR_RESULT, selects_by_mask
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -79,12 +79,10 @@ class CountOperations(TorchDispatchMode):
         name = func.overloadpacket.__name__
         inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
         on_device = [value for value in inputs if value.device.type == DEVICE]
-        selects = name == "index" and any(
-            index is not None and index.dtype == torch.bool for index in args[1]
-        )
+        selects = selects_by_mask(name, args)
         if on_device and (name in WAITS_FOR_RESULT or selects):
             self.counts.synchronizations.append(f"{name} at {_line_of_code()}")
-        if on_device and selects:
+        if on_device and selects and name == "index":
             return args[0].flatten()
         if name == "_local_scalar_dense" and on_device:
             return torch.ones((), dtype=args[0].dtype).item()
@@ -106,10 +104,9 @@ class CountOperations(TorchDispatchMode):
             return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
         result = func(*args, **kwargs)
         outputs = [value for value in tree_leaves(result) if isinstance(value, torch.Tensor)]
-        if (
-            name in ("_to_copy", "copy_")
-            and len({value.device.type for value in inputs + outputs}) > 1
-        ):
+        # An operation takes a single number of the CPU as it is, and copies others: indices, say.
+        copied = [value for value in inputs if value.dim() > 0 or name in ("_to_copy", "copy_")]
+        if len({value.device.type for value in copied + outputs}) > 1:
             self.counts.copies.append(f"{name} {list(outputs[0].shape)} at {_line_of_code()}")
         # `_unsafe_view` is a view that is not marked as one. How many a matrix product has depends on torch.
         is_view = func.is_view or name == "_unsafe_view"
@@ -118,7 +115,7 @@ class CountOperations(TorchDispatchMode):
         return result
 
 
-class _CountTensorsFromPython(TorchFunctionMode):
+class CountTensorsFromPython(TorchFunctionMode):
     """Counts tensors made on the device from Python numbers: they are copied there."""
 
     def __init__(self, counts: StepCounts) -> None:
@@ -127,7 +124,8 @@ class _CountTensorsFromPython(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in (torch.tensor, torch.as_tensor) and result.device.type == DEVICE:
+        is_made = func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], torch.Tensor)
+        if is_made and result.device.type == DEVICE and result.numel() > 0:
             self.counts.copies.append(f"torch.tensor {list(result.shape)} at {_line_of_code()}")
         return result
 
@@ -169,11 +167,19 @@ def meta_as_a_gpu() -> Iterator[None]:
         yield
 
 
-def new_trainer(config: RunConfig, device: str) -> Trainer:
-    """A trainer of a small random BERT, on batches of random tokens with padding."""
+def tiny_bert() -> torch.nn.Module:
+    """A small random BERT that classifies two classes."""
+    return BertForSequenceClassification(BertConfig(**TINY_SHAPE))
+
+
+def new_trainer(
+    config: RunConfig, device: str, new_model: Callable[[], torch.nn.Module] = tiny_bert
+) -> Trainer:
+    """A trainer of a small random model, on batches of random tokens with padding."""
     torch.manual_seed(0)
     with torch.device(device):
-        encoder = Encoder(BertForSequenceClassification(BertConfig(**TINY_SHAPE)))
+        encoder = Encoder(new_model())
+    encoder.unfuse_qkv()
     runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, torch.device(device))
     method = build_and_prepare(config, encoder, placeholder_heads(config, encoder), [])
     runner.model.to(runner.device)
@@ -202,7 +208,7 @@ def trace_steps(config: RunConfig) -> list[StepCounts]:
                 trainer.begin_stage(stage)
                 trainer.train_step(batch)  # the first step makes what later ones reuse
             counts = StepCounts()
-            with _CountTensorsFromPython(counts), CountOperations(counts):
+            with CountTensorsFromPython(counts), CountOperations(counts):
                 trainer.train_step(batch)
             steps.append(counts)
     return steps
