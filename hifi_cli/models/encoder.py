@@ -351,13 +351,22 @@ class Encoder:
 
 
 def _attention_mask(attention_mask: Tensor | None = None, **settings: Any) -> Tensor | None:
-    """Make the additive mask as transformers does; it waits for no device to look for padding."""
-    from transformers.masking_utils import eager_mask
+    """Make the additive mask as transformers does; it neither waits for a device nor copies to it."""
+    from transformers.masking_utils import sdpa_mask
 
+    # Nobody looks whether there is padding.
     settings["allow_is_bidirectional_skip"] = (
         attention_mask is None and "allow_is_bidirectional_skip" in settings
     )
-    return eager_mask(attention_mask=attention_mask, **settings)
+    settings["allow_is_causal_skip"] = False
+    dtype = settings.pop("dtype", torch.float32)
+    # bool [batch, 1, tokens, tokens].
+    visible = sdpa_mask(attention_mask=attention_mask, **settings)
+    if visible is None:
+        return None
+    # `eager_mask` of transformers before 5.21 copies this 0 from the host.
+    zero = torch.zeros((), dtype=dtype, device=visible.device)
+    return torch.where(visible, zero, torch.finfo(dtype).min)
 
 
 class QKVLinear(nn.Module):
