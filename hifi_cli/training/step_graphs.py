@@ -440,7 +440,7 @@ class StepGraphs:
                 loss = compute()
         except RuntimeError as error:
             # The first error is the cause; leaving the recording raises another one after it.
-            cause = str(error.__context__ or error).strip().partition("\n")[0][:150]
+            cause = _line_of_cause(str(error.__context__ or error))
             raise RecordingFailed(
                 f"the training step cannot be recorded as a CUDA graph ({cause});"
                 " set record_steps=false, which computes the same without a recording"
@@ -448,6 +448,14 @@ class StepGraphs:
         # The graphs of a stage follow each other, so that they may use the same memory.
         self.pool = graph.pool()
         return graph.replay, loss
+
+
+def _line_of_cause(message: str) -> str:
+    """Return the line of an error's message that says what failed, at most 150 characters of it."""
+    # TorchScript puts a traceback of its own before the error.
+    _, _, error = message.rpartition("\nRuntimeError: ")
+    line, _, _ = error.strip().partition("\n")
+    return line[:150]
 
 
 def _largest_width(runner: ModelRunner, longest: int) -> int:

@@ -279,6 +279,30 @@ def test_a_step_that_cannot_be_recorded_names_the_cause_and_the_remedy(
     assert gc.isenabled()
 
 
+def test_the_cause_of_a_failed_recording_is_not_the_traceback_of_torchscript(
+    make, workspace, monkeypatch
+):
+    """The message that a GPU gave for the relative positions of DeBERTa."""
+    FakeGraphs(monkeypatch)
+
+    @contextmanager
+    def refused(graph, pool):
+        yield
+        raise RuntimeError(
+            "The following operation failed in the TorchScript interpreter.\n"
+            "Traceback of TorchScript (most recent call last):\n"
+            '  File "modeling_deberta_v2.py", line 62, in make_log_bucket_position\n'
+            "        torch.tensor(mid - 1).type_as(relative_pos),\n"
+            "        ~~~~~~~~~~~~~~~~~~~~~~~~~~~~ <--- HERE\n"
+            "RuntimeError: Cannot copy between CPU and CUDA tensors during CUDA graph capture.\n"
+        )
+
+    monkeypatch.setattr(torch.cuda, "graph", refused)
+    message = r"recorded as a CUDA graph \(Cannot copy between CPU and CUDA tensors during CUDA graph capture\.\); set record_steps=false"
+    with pytest.raises(RecordingFailed, match=message):
+        recorded_trainer(make, workspace, "full-ft").train()
+
+
 @pytest.mark.parametrize(
     ("method", "words"),
     [
