@@ -69,42 +69,40 @@ def test_what_has_no_classes_or_too_few_rows_is_refused(make):
 
 def test_a_few_shot_run(tiny, hifi, data, make, workspace):
     full = tiny("train --method hifi-layerwise")
-    few = tiny("train --method hifi-layerwise shots=4 log_every=1")
+    few = tiny("train --method hifi-layerwise shots=5 log_every=1")
     assert (full.code, few.code) == (0, 0), few.err
     paths = {
         path.parent.parent.parent.name: path
         for path in Path("results/runs").glob("*/*/*/*/seed1/results.json")
     }
-    assert set(paths) == {"rte", "rte-4-shot"}
+    assert set(paths) == {"rte", "rte-5-shot"}
     results = {name: json.loads(path.read_text()) for name, path in paths.items()}
-    assert results["rte-4-shot"]["n_examples"] == {"train": 8, "selection": 8, "reported": 24}
+    assert results["rte-5-shot"]["n_examples"] == {"train": 10, "selection": 10, "reported": 24}
     assert (
-        results["rte-4-shot"]["selection"],
-        results["rte-4-shot"]["shots"],
+        results["rte-5-shot"]["selection"],
+        results["rte-5-shot"]["shots"],
         results["rte"]["shots"],
     ) == (
         "few-shot",
-        4,
+        5,
         None,
     )
     assert (
-        results["rte-4-shot"]["heads_sha256"] == results["rte"]["heads_sha256"]
+        results["rte-5-shot"]["heads_sha256"] == results["rte"]["heads_sha256"]
     )  # scored once, in the full-shot setting
     assert len(list(Path("results/scores").rglob("*.json"))) == 1
     lines = [
         json.loads(line)
-        for line in (paths["rte-4-shot"].parent / "metrics.jsonl").read_text().splitlines()
+        for line in (paths["rte-5-shot"].parent / "metrics.jsonl").read_text().splitlines()
     ]
-    assert [line["step"] for line in lines if "step" in line] == [
-        1,
-        2,
-    ]  # one step per epoch: the whole set is the batch
+    # One step per epoch: the whole set is the batch, and larger than the batch size of other runs.
+    assert [line["step"] for line in lines if "step" in line] == [1, 2]
     drawn = task_sources.few_shot_sample(
-        task_spec.load("rte"), data_of("rte", workspace).splits["train"], 4, seed=1
+        task_spec.load("rte"), data_of("rte", workspace).splits["train"], 5, seed=1
     )
-    assert results["rte-4-shot"]["fewshot"] == task_sources.few_shot_rows(*drawn)
-    again = hifi("eval", paths["rte-4-shot"].parent, "--data-dir", data)
-    assert "rte-4-shot" in again.out and "logits identical" in again.out
+    assert results["rte-5-shot"]["fewshot"] == task_sources.few_shot_rows(*drawn)
+    again = hifi("eval", paths["rte-5-shot"].parent, "--data-dir", data)
+    assert "rte-5-shot" in again.out and "logits identical" in again.out
 
 
 @pytest.mark.parametrize(
