@@ -363,7 +363,7 @@ def test_a_signal_as_soon_as_a_run_shows_leaves_a_checkpoint(
         # The former process was killed while it stored its results.
         with monkeypatch.context() as patched, pytest.raises(Terminated):
             patched.setattr(checkpoint.Checkpoint, "is_due", lambda _: True)
-            patched.setattr(runs, "_store", exit_by_signal)
+            patched.setattr(runs, "evaluate_kept_epoch", exit_by_signal)
             runs.run(config, workspace)
     write = RunDirectory.write_metrics
 
