@@ -141,7 +141,6 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny):
         (["ls", "runs", "--task", "rte"], 2, "No such option: --task"),
         (["train", "--sedes", "1"], 2, "(hifi train --help)"),
         (["results", "chek"], 2, "(hifi results --help)"),
-        (["ls", "study"], 2, "hifi ls protocols/study or hifi ls tables/study"),
         (["train", "--heads", "nowhere.json", "--protocol", "demo"], 3, "nowhere.json"),
         (["ls", "rtx"], 2, "did you mean"),
     ],

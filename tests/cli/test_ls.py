@@ -80,7 +80,7 @@ def test_a_name_prints_its_yaml_and_a_method_its_settings_too(hifi):
     )
     assert hifi("ls rte").out == hifi("ls tasks/rte").out
     for word, message in [
-        ("demo", "backbones/demo, protocols/demo, tables/demo"),
+        ("demo", "hifi ls backbones/demo or hifi ls protocols/demo or hifi ls tables/demo"),
         ("rt", "did you mean 'rte'?"),
     ]:
         answer = hifi("ls", word)
