@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from project_files import ROOT, load_script
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench.py"
 
@@ -92,3 +93,21 @@ def test_steps_are_measured_where_no_rates_were(tmp_path):
     )
     (row,) = json.loads((tmp_path / "gpu-cpu-small-0.json").read_text())["graph-steps"]
     assert row["ms"] > 0 and row["of the measured peak"] is row["/ Trainer"] is None
+
+
+def test_the_page_has_the_stored_differences_from_the_trainer():
+    parity = load_script("trainer_parity")
+    printed = parity.table(parity.read(ROOT / "results/parity/scores.jsonl"))
+    measured = {}
+    for line in printed.splitlines()[2:]:
+        name, task, epochs, pairs, ours, theirs, mean, interval, *_ = line.strip("| ").split(" | ")
+        measured[name, task, epochs] = (pairs, mean, interval, ours, theirs)
+    page = (ROOT / "docs/performance.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| hifi - Trainer")]
+    assert len(rows) == 4
+    for row in rows:
+        name, task, epochs, *cells = row.strip("| ").split(" | ")
+        assert tuple(cells) == measured[name, task, epochs][:3], row
+    *_, ours, theirs = measured["hifi - Trainer, Full-FT", "cola", "3"]
+    scores = f"({ours} here, {theirs} with the Trainer;".replace("± ", "±")
+    assert scores in page
