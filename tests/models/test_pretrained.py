@@ -61,7 +61,7 @@ def test_a_fine_tuned_checkpoint_s_own_classifier_is_not_used(make, workspace, e
         )
         assert first.shape == (2, model.config.hidden_size)
         assert first.abs().max() < 1 and not torch.equal(first, second)
-        workspace._pretrained.clear()
+        workspace._last_pretrained = None
 
 
 def test_damaged_weights_are_refused_in_a_line(tiny, encoders, tmp_path):
