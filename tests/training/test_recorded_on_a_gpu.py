@@ -10,9 +10,15 @@ from unittest.mock import patch
 import pytest
 import torch
 from prepared_models import prepare, splits_of
+from recorded_cases import (
+    OBSTACLES,
+    OTHER_FAMILIES,
+    RECORDED_METHODS,
+    SETTINGS_OF_THE_LOSS,
+    TASKS_OF_KINDS,
+)
 from tiny_inputs import random_encoder, write_encoder, write_target_words
 
-from hifi_cli.config import registry
 from hifi_cli.config.specs import method_spec
 from hifi_cli.methods import diff_pruning
 from hifi_cli.runs.workspace import Workspace
@@ -21,26 +27,11 @@ from hifi_cli.training.loop import Trainer
 
 pytestmark = pytest.mark.gpu
 
-# They copy from the host, or wait for the GPU, in their forward pass.
-NOT_RECORDED = ("boft", "fourierft", "shira", "waveft")
-METHODS = [name for name in sorted(registry.names("methods")) if name not in NOT_RECORDED]
 # A GPU draws other numbers than a CPU: these methods draw none with these settings.
 WITHOUT_NOISE = {
     "mixout": ["settings.p=0"],
     "child-tuning-f": ["settings.p=1"],
 }
-TASKS_OF_KINDS = ("copa", "swag", "squad", "conll2003")
-OTHER_FAMILIES = ("deberta-v2", "mpnet", "electra", "distilbert", "modernbert", "qwen3")
-SETTINGS = [
-    ("class_weights=[1.0,3.0]",),
-    ("class_weights=balanced", "label_smoothing=0.1"),
-    ("layer_decay=0.8",),
-    ("train_sampling_strategy=group_by_length",),
-    ("padding_free=false",),
-    ("task_head.kind=mlp", "task_head.one_logit=true"),
-    ("gradient_accumulation_steps=2",),
-    ("gradient_accumulation_steps=3", "class_weights=[1.0,3.0]"),
-]
 # Rounding of steps that follow each other. bf16 has three digits, and FlashAttention adds in any order.
 TOLERANCE = 1e-3
 TOLERANCE_BF16 = 0.03
@@ -100,7 +91,7 @@ def assert_recorded_as_computed(losses_of, method, *words, is_recorded=True, **n
     torch.testing.assert_close(recorded, computed, rtol=TOLERANCE_BF16, atol=TOLERANCE_BF16)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RECORDED_METHODS)
 def test_every_method(losses_of, method):
     assert_recorded_as_computed(losses_of, method)
 
@@ -117,12 +108,12 @@ def test_every_family(losses_of, family):
     assert_recorded_as_computed(losses_of, "full-ft", family=family, is_recorded=is_recorded)
 
 
-@pytest.mark.parametrize("words", SETTINGS, ids=" ".join)
+@pytest.mark.parametrize("words", SETTINGS_OF_THE_LOSS, ids=" ".join)
 def test_every_setting_of_the_loss(losses_of, words):
     assert_recorded_as_computed(losses_of, "full-ft", *words)
 
 
-@pytest.mark.parametrize("method", NOT_RECORDED)
+@pytest.mark.parametrize("method", OBSTACLES)
 def test_a_stage_that_cannot_be_recorded_computes(losses_of, method):
     _, repeated = losses_of(method, "device=cuda", "dropout=0")
     assert repeated == 0

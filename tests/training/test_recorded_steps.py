@@ -12,27 +12,23 @@ from unittest.mock import patch
 import pytest
 import torch
 from prepared_models import prepare, pretrained_of, splits_of
+from recorded_cases import (
+    OBSTACLES,
+    OTHER_FAMILIES,
+    RECORDED_METHODS,
+    SETTINGS_OF_THE_LOSS,
+    TASKS_OF_KINDS,
+)
 from recorded_operations import RecordedOperations, attention_within_sequences
 from tiny_inputs import random_encoder, write_encoder, write_target_words
 from torch.autograd.graph import get_gradient_edge
 
-from hifi_cli.config import registry
 from hifi_cli.config.specs import method_spec
 from hifi_cli.models import cpu_kernels, token_packing
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.training import loop, step_graphs
 from hifi_cli.training.step_graphs import StepGraphs
 
-# Why the stages of a method are not recorded; empty for a stage that is. All others are recorded.
-OBSTACLES = {
-    "boft": ["adapters of type boft"],
-    "fourierft": ["adapters of type fourierft"],
-    "shira": ["adapters of type shira"],
-    "waveft": ["adapters of type waveft"],
-}
-RECORDED_METHODS = [
-    name for name in sorted(registry.names("methods")) if "" in OBSTACLES.get(name, [""])
-]
 # These adapters of peft draw a number on the host, to leave a module out of a step. In the shipped
 # methods that never happens: a run whose options ask for it is not recorded.
 DRAW_ON_THE_HOST = ("loha", "lokr")
@@ -40,9 +36,6 @@ DRAW_ON_THE_HOST = ("loha", "lokr")
 PREPARED_IN_FLOAT32 = ("olora", "pissa")
 # The dropout of a GPU's usual runs: in float32 no attention kernel has any.
 WITH_DROPOUT = ("dropout=0.1", "precision=bf16")
-# Tasks that are not plain classification.
-TASKS_OF_KINDS = ("copa", "swag", "squad", "conll2003")
-OTHER_FAMILIES = ("deberta-v2", "mpnet", "electra", "distilbert", "modernbert", "qwen3")
 # Enough for a method of one stage: sizes of batches are recorded in the first epoch, and repeated in
 # it and the second.
 TWO_EPOCHS = ("epochs=2",)
@@ -274,16 +267,7 @@ def test_every_kind_of_task_is_repeated(new_trainer, task, words):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [
-        ("class_weights=[1.0,3.0]",),
-        ("class_weights=balanced", "label_smoothing=0.1"),
-        ("layer_decay=0.8",),
-        ("train_sampling_strategy=group_by_length",),
-        ("padding_free=false",),
-        ("task_head.kind=mlp", "task_head.one_logit=true"),
-        ("gradient_accumulation_steps=2",),
-        ("gradient_accumulation_steps=3", "class_weights=[1.0,3.0]", "dropout=0.1"),
-    ],
+    [*SETTINGS_OF_THE_LOSS, (*SETTINGS_OF_THE_LOSS[-1], "dropout=0.1")],
     ids=" ".join,
 )
 def test_every_setting_of_the_loss_is_repeated(new_trainer, words):
