@@ -223,13 +223,7 @@ def describe_problem(problem: Any, model: type[BaseModel]) -> str:
             message = problem["msg"].removeprefix("Value error, ")
             return f"{key}: {message}" if key else message
         case "union_tag_invalid":
-            # The value of this key says which other keys there are.
-            context = problem["ctx"]
-            known = re.findall(r"'([^']+)'", context["expected_tags"])
-            suggestion = registry.did_you_mean(context["tag"], known)
-            choices = ", ".join(known)
-            name = context["discriminator"].strip("'")
-            return f"{key}.{name}: unknown value '{context['tag']}'{suggestion} (one of {choices})"
+            return _describe_unknown_choice(key, problem["ctx"])
         case "string_pattern_mismatch":
             # The field's description lists its values.
             return f"{key}: not {problem['input']!r:.60}. {fields_by_key(model)[key].description}"
@@ -261,6 +255,22 @@ def _describe_unknown_key(location: tuple[Any, ...], model: type[BaseModel]) -> 
     if not suggestion and 0 < len(known) <= _LISTED_KEYS:
         suggestion = f"; known are {', '.join(known)}"
     return f"unknown key '{key}'{suggestion}"
+
+
+def _describe_unknown_choice(key: str, context: dict[str, Any]) -> str:
+    """Return the message about a value that should say which other keys stand beside it.
+
+    Args:
+        key: of the mapping that the value is in.
+        context: pydantic's: `discriminator`, the name of the value's key, and `expected_tags`, both
+            in quotes; `tag`, the value.
+    """
+    name = context["discriminator"].strip("'")
+    tag = context["tag"]
+    known = re.findall(r"'([^']+)'", context["expected_tags"])
+    suggestion = registry.did_you_mean(tag, known)
+    choices = ", ".join(known)
+    return f"{key}.{name}: unknown value '{tag}'{suggestion} (one of {choices})"
 
 
 def _model_within(
