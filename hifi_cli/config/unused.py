@@ -63,8 +63,8 @@ def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measu
         RunConfig, key, "encoder"
     )
     # The encoder and the texts that are scored: `backbone`, `start_from`, `truncation`, `swap_texts`
-    # and `stride`. Not `max_length` and `dropout`, which a warm-up alone reads: examples are scored
-    # at a length of their own, `scoring.max_length`, and without dropout.
+    # and `stride`. A warm-up alone reads `max_length` and `dropout`: examples are scored at a length
+    # of their own, `scoring.max_length`, and without dropout.
     if decides_tokens_or_encoder and not in_warm_up:
         return ""
     # `precision` and other conditions of a run; `scoring`, `shots` and `selection`.

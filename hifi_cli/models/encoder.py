@@ -354,7 +354,7 @@ def _attention_mask(attention_mask: Tensor | None = None, **settings: Any) -> Te
     """Make the additive mask as transformers does; it neither waits for a device nor copies to it."""
     from transformers.masking_utils import sdpa_mask
 
-    # Nobody looks whether there is padding.
+    # To look whether there is padding would wait for the device.
     settings["allow_is_bidirectional_skip"] = (
         attention_mask is None and "allow_is_bidirectional_skip" in settings
     )

@@ -32,16 +32,19 @@ def _at_shown_epoch(conditions: Mapping[str, str]) -> dict[str, str]:
     """Return conditions by columns of `ComparableRuns.frame`, of which the shown epochs must agree."""
     by_column = {}
     for column, name in conditions.items():
-        by_column["shown_epoch" if column == "report" else column] = name
+        if column == "report":
+            column = "shown_epoch"
+        by_column[column] = name
     return by_column
 
 
 # Runs of two methods may be compared only if they agree in these columns of `Study.runs`. The
 # values are the names in messages.
 CONDITIONS = _conditions_of_keys() | COMPARED
-# The same of `ComparableRuns.frame`.
+# The same conditions, by the columns of `ComparableRuns.frame`.
 _CONDITIONS_OF_ROWS = _at_shown_epoch(CONDITIONS)
-# Runs of one method on one task may be averaged over seeds only if they agree in these columns of it.
+# Runs of one method on one task may be averaged over seeds only if they agree in these columns
+# of that frame.
 _CONDITIONS_OF_A_MEAN = _at_shown_epoch(_conditions_of_keys() | AVERAGED)
 # Digests: messages print the name of the condition alone.
 _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_hash"}

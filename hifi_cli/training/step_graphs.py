@@ -214,6 +214,8 @@ class StepGraphs:
             self.bf16_weights = Bf16Weights(runner.encoder.model)
         self.gradients: dict[nn.Parameter, Tensor] = {}
         self.uses: Counter[_Size] = Counter()
+        # Such steps compute as those that are recorded, on the same padded batches: a newer
+        # transformers, with which an encoder is recorded, then draws the same dropout masks.
         self.obstacle = encoder_obstacle(runner.encoder.model_type)
         self.graphs: dict[_Size, _RecordedStep] = {}
         self.pool: Any = None
