@@ -197,7 +197,7 @@ def test_the_page_of_results_has_the_claims_of_the_study(hifi):
 
 
 def test_verdicts_hold_for_the_last_epoch_and_with_six_seeds(hifi, tmp_path):
-    """All but one: that on random heads needs the seeds 10 and 11, and the page says so."""
+    """One verdict does not: that on random heads needs the seeds 10 and 11, as the page says."""
     pack = ROOT / "results" / "study"
     lines = [json.loads(line) for line in (pack / "runs.jsonl").read_text().splitlines()]
     with_six_seeds = [
@@ -273,8 +273,8 @@ def _sentences(heading):
     return dict(points)
 
 
-def test_the_page_of_results_has_the_differences_of_the_study(hifi, tmp_path):
-    """What the sentences below the two tables say about single tasks, epochs and seeds."""
+def test_the_page_of_results_has_the_differences_of_the_study(hifi):
+    """The sentences below the two tables are about single tasks, epochs and seeds."""
     hifi_points, ehft_points = _sentences("**HiFi on three"), _sentences("**EH-FT on four")
     _, by_task = _compared(hifi, "hifi-layerwise", "study")
     last, _ = _compared(hifi, "hifi-layerwise", "study", "--score", "last")
