@@ -6,6 +6,7 @@ import shutil
 import pytest
 from project_files import ROOT, load_script
 
+from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
 from hifi_cli.grids import cells, grid_spec
 
@@ -67,6 +68,8 @@ def test_a_method_is_left_out_until_all_its_runs_are_finished(tmp_path):
         ("study", "linear-probing", 3e-2),
         ("study-ehft", "linear-probing", 1e-2),
         ("study-ehft", "prefix-tuning", 1e-2),
+        ("study-mpnet", "hifi-layerwise", 3e-4),
+        ("study-mpnet", "bitfit", 1e-2),
     ],
 )
 def test_a_chosen_rate_is_written_into_the_protocol(protocol, method, rate, tmp_path):
@@ -75,13 +78,14 @@ def test_a_chosen_rate_is_written_into_the_protocol(protocol, method, rate, tmp_
     shutil.copy(ROOT / f"configs/protocols/{protocol}.yaml", file)
     study_rates.write(file, method, rate)
     for task, multiple in {"cola": 3, "mrpc": 2, "stsb": 1.5}.items():
-        for name in ("hifi-layerwise", "full-ft", "rocoft-row", "linear-probing", "hifi-midtop"):
+        for name in (*registry.load("tables", "study")["rows"], "prefix-tuning"):
             before = resolve(task=task, method=name, protocol=protocol).learning_rate
             after = resolve(task=task, method=name, protocol=str(file)).learning_rate
-            if name == method:
-                assert after == rate
-            elif name == "hifi-midtop" and method == "hifi-layerwise":
+            has_rate_of_layerwise = name.startswith("hifi-") and method == "hifi-layerwise"
+            if name == "hifi-midtop" and has_rate_of_layerwise and protocol == "study":
                 assert after == pytest.approx(multiple * rate)
+            elif name == method or (has_rate_of_layerwise and name != "hifi-midtop"):
+                assert after == rate
             else:
                 assert after == before
     stages = {"linear-probing": "lp-ft", "prefix-tuning": "eh-ft-prefix"}
