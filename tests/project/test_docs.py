@@ -330,7 +330,7 @@ def test_what_is_said_of_the_savings_was_measured():
 def test_commits_and_days_of_the_calls_on_a_gpu_are_those_of_their_files():
     _, _, section = PAGES["performance.md"].partition("### What an H200 has shown")
     table = [line for line in section.splitlines() if "`gpu-NVIDIA-H200" in line]
-    calls = ["", "-levers", "-checks"]
+    calls = ["", "-levers", "-checks", "-later"]
     assert len(table) == len(calls)
     for call, line in zip(calls, table, strict=True):
         measured = measured_on_a_gpu(call)["measured"]
@@ -341,9 +341,11 @@ def test_commits_and_days_of_the_calls_on_a_gpu_are_those_of_their_files():
             commit = "c2fc5968"
         assert line.startswith(f"| {commit} | {measured['date']} |")
         assert line.endswith(f"`gpu-NVIDIA-H200{call}.json` |")
-        named = [f"{name} {measured['libraries'][name]}" for name in ("torch", "transformers")]
-        named = f"{', '.join(named)} and peft {measured['libraries']['peft']}"
-        assert f"All with {named}." in section
+        libraries = measured["libraries"]
+        assert f"All with torch {libraries['torch']} and peft {libraries['peft']};" in section
+        version = libraries["transformers"]
+        words = "the last one with" if call == "-later" else "the first three with transformers"
+        assert f"{words} {version}" in section
 
 
 def test_what_is_said_of_the_first_call_on_a_gpu_was_measured():
@@ -439,6 +441,35 @@ def test_the_recorded_steps_that_passed_on_a_gpu_are_listed():
     assert "**Two families failed**: DeBERTa and MPNet" in page
     refused = measured["measured"]["libraries"]["tokenizers"]
     assert f"(SQuAD) did not run: the machine had tokenizers {refused}" in page
+
+
+def test_what_is_said_of_the_last_call_on_a_gpu_was_measured():
+    measured = measured_on_a_gpu("-later")
+    page = on_one_line("performance.md")
+    assert len(measured["recorded"]) == 7 and all(row["ok"] for row in measured["recorded"])
+    text = page.partition("seven of these tests ran and passed:")[2].partition(".")[0]
+    names = [row["checked"] for row in measured["recorded"]]
+    assert text.startswith(" MPNet, SQuAD, the two of Prefix-Tuning, and the three with")
+    for part, count in {"mpnet": 1, "squad": 1, "prefix-tuning": 2, "class_weights": 3}.items():
+        assert sum(part in name for name in names) == count
+    libraries = measured["measured"]["libraries"]
+    named = f"transformers {libraries['transformers']} and tokenizers {libraries['tokenizers']}"
+    assert named in page
+    replays = [f"{sum(row['replays']):,}" for row in measured["replays"]]
+    one, by_mps, by_turns = replays
+    words = (
+        f"{by_mps} times in three seconds with it, {by_turns} times without, and one process {one}"
+    )
+    assert words in on_one_line("clusters.md")
+
+    repeated = steps = 0
+    for line in (ROOT / "results/study/runs.jsonl").read_text().splitlines():
+        run = json.loads(line)
+        if run["path"].startswith("runs/study-mpnet/"):
+            for process in run["record"]["processes"]:
+                repeated += process["repeated_steps"]
+                steps += process["last_step"] - process["first_step"] + 1
+    assert f"repeated {repeated / steps:.0%} of their steps".replace("%", " %") in page
 
 
 def test_the_bounds_of_recorded_steps_on_a_gpu_are_those_of_their_tests():
