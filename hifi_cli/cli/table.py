@@ -17,7 +17,7 @@ from hifi_cli.reports import class_tables, paper_tables, table_spec
 from hifi_cli.reports import costs as cost_tables
 from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import tables as score_tables
-from hifi_cli.reports.options import ReportOptions, flags_that_count
+from hifi_cli.reports.options import INCLUDED_BY_DEFAULT, ReportOptions, flags_that_count
 from hifi_cli.reports.render import LatexOptions, emit
 from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_runs import runs_with, select_runs
@@ -28,7 +28,19 @@ from hifi_cli.text import abbreviate
 
 # The ending of a metric's name that is of the rows which a user's own data hold out.
 HELD_OUT = "_held_out"
-ONLY_OF_SCORES = "--intervals: only tables of mean scores have them; leave it out"
+# Which kinds of tables read an option, of the options that not all of them read.
+_READ_BY = {
+    "--by": ("scores", "costs"),
+    "--seeds": ("scores", "costs", "predictions"),
+    "--shots": ("scores", "costs", "predictions", "search"),
+    # A run stores the predictions of one epoch, and a search shows the scores that choose.
+    "--score": ("scores",),
+    "--metrics": ("scores",),
+    "--include": ("scores", "costs", "predictions"),
+    "--backbones": ("scores",),
+    "--published": ("scores", "costs", "settings", "statistics"),
+    "--intervals": ("scores",),
+}
 
 
 def table(
@@ -116,6 +128,7 @@ def table(
             data_dir=data_dir,
         ),
     )
+    _refuse_unread(asked)
     if name == "search":
         tables = _search_tables(asked, study)
     elif name in class_tables.TABLES:
@@ -167,9 +180,56 @@ class _Asked:
         )
 
     @property
+    def kind(self) -> str:
+        """What the table shows, as `_READ_BY` names it.
+
+        Raises:
+            UsageError: there is no such table.
+        """
+        if self.name is None:
+            return "scores"
+        if self.name == "search":
+            return "search"
+        if self.name in class_tables.TABLES:
+            return "predictions"
+        return table_spec.load(self.name).kind
+
+    @property
+    def given(self) -> list[str]:
+        """The options of `_READ_BY` that the command line gives."""
+        how = self.how
+        values = {
+            "--by": self.by,
+            "--seeds": self.seeds,
+            "--shots": self.keys["shots"],
+            "--score": how.epoch_choice,
+            "--metrics": self.metrics,
+            "--include": how.included - INCLUDED_BY_DEFAULT,
+            "--backbones": self.backbones,
+            "--published": how.show_published,
+            "--intervals": how.show_intervals,
+        }
+        return [option for option, value in values.items() if value]
+
+    @property
     def has_grid(self) -> bool:
         """Whether the table names its runs, so that it may lack some; others show what there is."""
         return bool(self.name) and not self.by
+
+
+def _refuse_unread(asked: _Asked) -> None:
+    """Refuse options that a table of this kind does not read: its numbers would seem to be others.
+
+    Raises:
+        UsageError: one is given, or there is no such table.
+    """
+    kind = asked.kind
+    unread = [option for option in asked.given if kind not in _READ_BY[option]]
+    if unread:
+        them = "it" if len(unread) == 1 else "them"
+        raise UsageError(
+            f"hifi table {asked.name} does not read {' and '.join(unread)}: leave {them} out"
+        )
 
 
 # --- kinds of tables
@@ -180,14 +240,7 @@ def _search_tables(asked: _Asked, study: Study) -> list[Table]:
 
     Raises:
         MissingError: there is no such run.
-        UsageError: an option means nothing to these tables.
     """
-    if asked.how.show_intervals:
-        raise UsageError(ONLY_OF_SCORES)
-    if asked.by:
-        raise UsageError(
-            "hifi table search has every setting that was tried: --by does not change it; leave it out"
-        )
     tables = search_tables.searches(study, tasks=asked.tasks, methods=asked.methods, **asked.keys)
     tables[0].notes += study.notes_on_damage
     return tables
@@ -203,15 +256,7 @@ def _prediction_tables(name: str, asked: _Asked, study: Study) -> list[Table]:
 
     Raises:
         MissingError: no run has such predictions.
-        UsageError: an option means nothing to these tables.
     """
-    if asked.how.show_intervals:
-        raise UsageError(ONLY_OF_SCORES)
-    # No epoch can be chosen: a run stores the predictions of the one that it keeps.
-    if asked.how.epoch_choice or asked.metrics or asked.by or asked.backbones:
-        raise UsageError(
-            f"hifi table {name} is of the stored predictions: --score, --metrics, --by and --backbones do not change it"
-        )
     tables = class_tables.TABLES[name](study, asked.run_filter, asked.how)
     tables[0].notes += study.notes_on_damage
     return tables
@@ -224,7 +269,7 @@ def _score_tables(asked: _Asked, study: Study) -> list[Table]:
 
     Raises:
         MissingError: there is no such run.
-        UsageError: a name is unknown, or an option means nothing to the table.
+        UsageError: a name is unknown.
     """
     left_out: list[str] = []
     if asked.by:
@@ -237,8 +282,6 @@ def _score_tables(asked: _Asked, study: Study) -> list[Table]:
     if not asked.name and not metrics:
         metrics = _with_held_out(select_runs(study.runs, **asked.keys), asked.tasks)
     specs = _specs(asked, study, metrics)
-    if asked.how.show_intervals and any(spec.kind != "scores" for spec in specs):
-        raise UsageError(ONLY_OF_SCORES)
     grid = ""
     if asked.has_grid:
         words = ["hifi", "grid", str(asked.name), *asked.as_words]

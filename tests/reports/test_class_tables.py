@@ -184,7 +184,6 @@ def test_what_is_left_out_is_said(hifi):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("per-class --score last", 2, "--score, --metrics, --by and --backbones do not change it"),
         ("confusion --method dora", 3, "no finished run of"),
         ("ensemble --task rte", 3, "no run has stored predictions"),
     ],

@@ -100,12 +100,6 @@ def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
     assert answer.code == 3 and "no such run of a search in results" in answer.err
 
 
-def test_a_row_for_each_value_of_a_setting_is_refused_beside_the_searches(hifi):
-    write_search("results", "lora", "rte", [0.6, 0.7])
-    answer = hifi("table search --by learning_rate")
-    assert answer.code == 2 and "--by does not change it" in answer.err
-
-
 def test_a_search_names_its_table(hifi):
     for cell in cells(name="demo-search", methods=["full-ft"]):
         is_better = "learning_rate=0.002" in cell.overrides

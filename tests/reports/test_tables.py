@@ -455,11 +455,26 @@ def test_intervals_take_the_place_of_deviations(hifi):
     assert "rte_low" not in table_of(hifi("table --format json"))["rows"][0]
 
 
-@pytest.mark.parametrize("name", ["search", "confusion", "cost"])
-def test_other_tables_have_no_intervals_of_means(hifi, name):
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        ("search --intervals", "--intervals"),
+        ("search --by learning_rate", "--by"),
+        ("search --seeds 1 --metrics f1 --published", "--seeds and --metrics and --published"),
+        ("search --backbones minilm,bert-base --include limited", "--include and --backbones"),
+        ("confusion --intervals", "--intervals"),
+        ("per-class --score last --by heads.k --seeds 1", "--by and --score"),
+        ("cost --intervals --seeds 1", "--intervals"),
+        ("hifi-1 --score last --metrics f1", "--score and --metrics"),
+        ("hifi-5 --seeds 1 --shots 16", "--seeds and --shots"),
+        ("hifi-4 --include unequal --published", "--include"),
+    ],
+)
+def test_an_option_that_a_kind_of_table_does_not_read_is_refused(hifi, words, refused):
     write_run("results", "full-ft", "rte", 1, 0.6)
-    answer = hifi(f"table {name} --intervals")
-    assert answer.code == 2 and "only tables of mean scores have them" in answer.err
+    answer = hifi(f"table {words}")
+    assert answer.code == 2
+    assert f" does not read {refused}: leave " in answer.err
 
 
 def test_a_table_without_runs_says_which_backbones_there_are(hifi):
