@@ -61,8 +61,8 @@ class Features(Kind):
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Yield the L2 distance of the features of two models, a row per run and `pair`.
 
-        Mean and standard deviation are over training examples; `epoch`, from 1, is that of the run's
-        stored model. Columns: task, method, label, seed, epoch, pair, examples, mean, std.
+        Mean and standard deviation are over training examples; `epoch`, from 1, is the run's kept
+        epoch. Columns: task, method, label, seed, epoch, pair, examples, mean, std.
         """
         for cell, run in request.runs().items():
             states = self._states(cell.config, request)
@@ -103,11 +103,11 @@ class Features(Kind):
 
     def explanation(self, data: style.Frame) -> str:
         """Say which models are compared, and what bars and error bars are."""
-        models = "Models of the reported epoch."
+        models = "Models of the kept epoch."
         if self.stages:
             models = (
                 "stage1: the model after stage 1, trained again for this figure; stage2: the model"
-                " of the reported epoch."
+                " of the kept epoch."
             )
         seeds = data.groupby(["task", "method", "pair"])["seed"].nunique()
         return f"{models} {style.over_seeds(seeds, 'error bars')}."

@@ -302,7 +302,7 @@ def test_the_words_below_a_picture_name_no_deviation_of_one_seed():
     assert explanation_of("ehft-1", bars).endswith(
         "Mean over 3 seeds; error bars: standard deviation."
     )
-    assert explanation_of("ehft-1", bars[:1]) == "Models of the reported epoch. One seed."
+    assert explanation_of("ehft-1", bars[:1]) == "Models of the kept epoch. One seed."
     assert "stage1: the model after stage 1" in explanation_of("ehft-stages", bars)
     points = pd.DataFrame({"task": "rte", "method": "lora", "x": [1, 1, 2], "seed": [1, 2, 1]})
     assert (
