@@ -23,7 +23,7 @@ from hifi_cli.hub import HUB
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.data_options import check_has_data, split_options
 from hifi_cli.tasks.own_data import is_data_source, task_named
-from hifi_cli.text import well_formed
+from hifi_cli.text import printable, well_formed
 
 # Headings under which --help lists the options.
 WHAT = "What to run or read"
@@ -302,7 +302,7 @@ def messages(
             "--quiet",
             callback=_set_level,
             expose_value=False,
-            help="Errors only.",
+            help="Print errors only, and what was asked for.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,
@@ -469,6 +469,12 @@ def arguments(**given: object) -> list[str]:
         if value and value != RESULTS:
             words += [f"--{key.replace('_', '-')}", str(value)]
     return words
+
+
+def print_done(line: str) -> None:
+    """Print a line about what the command has done, and not about what was asked for; not with --quiet."""
+    if logger.isEnabledFor(logging.INFO):
+        print(printable(line))
 
 
 def print_json(content: Any) -> None:

@@ -1,7 +1,7 @@
 """`hifi results`: results that are packed, exported, checked, and copied between directories and the hub."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -130,11 +130,11 @@ def check(directory: Directory = options.RESULTS, format: options.OutputFormat =
                 print(printable(f"{path}: {problem}"))
         for path, facts in checked.differing.items():
             for fact in facts:
-                print(printable(f"{path}: note: {fact}"))
+                options.print_done(f"{path}: note: {fact}")
         for path, reason in checked.not_recomputed.items():
-            print(printable(f"{path}: note: score not recomputed: {reason}"))
+            options.print_done(f"{path}: note: score not recomputed: {reason}")
         for name in checked.figures_without_runs:
-            print(printable(f"{name}: note: does not say which runs it rests on"))
+            options.print_done(f"{name}: note: does not say which runs it rests on")
     runs = counted_noun(checked.runs, "run")
     figures = [name for name in checked.findings if name.startswith("figures/")]
     found = len(checked.findings) - len(figures)
@@ -149,8 +149,8 @@ def check(directory: Directory = options.RESULTS, format: options.OutputFormat =
     if format == "text":
         recomputed = f"scores of {checked.recomputed:,} recomputed from their predictions"
         if checked.pruned:
-            print(f"weights of {counted_noun(len(checked.pruned), 'run')} were pruned")
-        print(f"{runs} checked, {recomputed}: nothing found")
+            options.print_done(f"weights of {counted_noun(len(checked.pruned), 'run')} were pruned")
+        options.print_done(f"{runs} checked, {recomputed}: nothing found")
 
 
 def prune(
@@ -206,15 +206,25 @@ def prune(
     if selects:
         paths = [*chosen["path"]]
     found = prune_runs.find_prunable(study, paths)
-    word = "removed" if yes else "would remove"
     if yes:
         prune_runs.prune(study, [*found.sizes])
+        _print_prunable(found, "removed", "", options.print_done)
+    else:
+        # The list is what was asked for.
+        consequence = ": nothing was removed; --yes removes the weights"
+        _print_prunable(found, "would remove", consequence, print)
+
+
+def _print_prunable(
+    found: prune_runs.Pruning, word: str, consequence: str, print_line: Callable[[str], None]
+) -> None:
+    """Print which weights are removed, which are kept and why, and the total with its consequence."""
     for path, size in found.sizes.items():
-        print(f"{word}  {size / 1e6:8.2f} MB  {path}")
+        print_line(f"{word}  {size / 1e6:8.2f} MB  {path}")
     for path, reason in found.kept.items():
-        print(f"kept  {path}: {reason}")
+        print_line(f"kept  {path}: {reason}")
     total = f"{counted_noun(len(found.sizes), 'run')}, {sum(found.sizes.values()) / 1e6:.2f} MB"
-    print(total if yes else f"{total}: nothing was removed; --yes removes the weights")
+    print_line(f"{total}{consequence}")
 
 
 def _report(states: dict[str, str]) -> None:
@@ -227,9 +237,9 @@ def _report(states: dict[str, str]) -> None:
         ConflictError: another run is at the place of some.
     """
     for path, state in states.items():
-        print(f"{state:8}  {path}")
+        options.print_done(f"{state:8}  {path}")
     counts = Counter(states.values())
-    print(", ".join(f"{count} {state}" for state, count in counts.items()))
+    options.print_done(", ".join(f"{count} {state}" for state, count in counts.items()))
     conflicts = [path for path, state in states.items() if state == "conflict"]
     of_schemas = [path for path, state in states.items() if state.startswith("schema")]
     if of_schemas:

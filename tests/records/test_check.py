@@ -179,6 +179,13 @@ def test_the_number_of_runs_and_what_is_said_of_them_agree(hifi):
     assert "2 of 4 runs cannot be what they say" in hifi("results check").err
 
 
+def test_quiet_prints_findings_alone(hifi):
+    assert hifi("results check -q").out == ""
+    change(RUN, collapsed=True)
+    (line,) = hifi("results check -q").out.splitlines()
+    assert "collapsed is True" in line
+
+
 def test_honest_runs_pass_and_are_counted(hifi):
     answer = hifi("results check results")
     assert answer.code == 0

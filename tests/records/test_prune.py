@@ -61,6 +61,12 @@ def test_named_or_selected_runs_lose_their_weights(hifi, study, words, left):
     assert with_weights(study) == expected
 
 
+def test_quiet_prints_the_list_that_was_asked_for_and_no_report(hifi, study):
+    words = "results prune results --methods lora"
+    assert hifi(f"{words} --quiet").out == hifi(words).out != ""
+    assert hifi(f"{words} --yes --quiet").out == ""
+
+
 def test_tables_do_not_notice(hifi, study):
     before = hifi("table").out
     hifi("results prune results --methods full-ft,lora --yes")

@@ -265,7 +265,8 @@ def test_runs_travel_between_directories_and_a_falsified_one_is_a_conflict(hifi,
     assert copied == {name: content for name, content in before.items() if name.startswith("runs/")}
     again = hifi("results push shared")
     assert again.code == 0 and again.out.endswith("2 same\n") and files_of("shared") == copied
-    assert hifi("results pull shared --results-dir mine").code == 0
+    pulled = hifi("results pull shared --results-dir mine --quiet")
+    assert (pulled.code, pulled.out, pulled.err) == (0, "", "")
     assert files_of("mine") == copied
     assert "logits identical" in hifi("eval", Path("mine") / RUN, "--data-dir", data).out
 
