@@ -198,11 +198,11 @@ class FigureRequest:
         done: dict[GridCell, RunResult] = {}
         for cell in cells:
             path = cell.config.run_path.as_posix()
-            if path not in study.results:
+            result = study.results.get(path)
+            if result is None or not result.is_done:
                 continue
-            result = study.result(path)
             # A run in the same place may have had other settings: it is not the figure's run.
-            if result.is_done and result.setting_hash == cell.config.setting_hash:
+            if result.setting_hash == cell.config.setting_hash:
                 done[cell] = result
                 self.note_finished(path, result)
         missing = [cell.config.run_label for cell in cells if cell not in done]

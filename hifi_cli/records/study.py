@@ -125,6 +125,10 @@ class Study:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        # The runs whose damaged predictions were named: a warning names each once.
+        self._damaged_predictions: set[str] = set()
+        # The draws whose version records lack, by setting and named draws.
+        self._missing_draws: dict[tuple[str, ...], list[str]] = {}
 
     @property
     def is_packed(self) -> bool:
@@ -182,18 +186,6 @@ class Study:
         for reason in self.damaged.values():
             raise UsageError(reason)
 
-    def result(self, path: str) -> RunResult:
-        """Return the record of a run, typed.
-
-        Raises:
-            UsageError: a part is missing or of a wrong type, or the run belongs at another path: a
-                copy would count twice.
-        """
-        stored = self._stored[path]
-        if isinstance(stored, HifiError):
-            raise stored
-        return stored
-
     def own_names(self, path: str) -> tuple[str, str]:
         """Return task and method of a run; names of the user's own carry the copies that the run keeps."""
         result = self.results[path]
@@ -250,11 +242,6 @@ class Study:
             return None
 
     @cached_property
-    def _damaged_predictions(self) -> set[str]:
-        """The runs whose damaged predictions were named."""
-        return set()
-
-    @cached_property
     def _packed_predictions(self) -> dict[str, pd.DataFrame]:
         """The predictions of each run of a packed study, by its path; columns as `predictions` has.
 
@@ -282,19 +269,23 @@ class Study:
     def runs(self) -> pd.DataFrame:
         """One row a run; names of the user's own methods and tasks carry the copies that the run keeps.
 
-        Columns: `path`; `protocol`, `backbone`, `task`, `method`, `variant` (None: not a variant),
-        `seed`, `shots` (None: all rows); `status` (done, diverged), `reason`, `collapsed`, `limit`;
-        `metric` (the primary one), `split`, `selection`, `report`; `last`, `best`, `max`: the
-        primary metric at these epochs, fractions of 1; `epoch_last` (as many were trained),
-        `epoch_best`, `epoch_max`; `max_epochs`: as many as early stopping allows;
-        `kept`: the epoch whose model, metrics and predictions are stored, `last` or `best`;
-        `metrics`: every metric at that epoch; `trainable`, `trainable_backbone`, `stored`,
-        `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`,
-        `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `memory_is_own`, `delta_bytes`,
-        `device`, `threads`, `precision`; what must agree where runs are averaged or compared: `data`,
-        `method_code`, `heads`, `setting_hash`, `schema_version`, `task_digest`; `draws`: those random
-        draws whose version is not this program's or not in the record, as a text, and `common_draws`: those of them that
-        runs of every method have; `config`, as it is nested, and `config_hash`.
+        Columns:
+            Which run it is: `path`, `protocol`, `backbone`, `task`, `method`, `variant` (None: the usual
+            run), `seed`, `shots` (None: all rows), `limit`, `config` (nested), `config_hash`.
+            How it ended: `status` (done, diverged), `reason`, `collapsed`.
+            Its score, a fraction of 1: `metric` (the primary one), `last`, `best`, `max` (that metric at
+            these epochs), `split`, `selection`, `report`, `kept` (the kept epoch, last or best),
+            `metrics` (every metric at the kept epoch).
+            Epochs: `epoch_last` (as many were trained), `epoch_best`, `epoch_max`, `max_epochs` (as many
+            as early stopping allows).
+            Numbers of parameters: `trainable`, `trainable_backbone`, `stored`, `total`.
+            Numbers of rows: `train_rows`, `reported_rows`, `truncated_train`, `truncated_reported`.
+            What it took, and where: `time_s`, `wall_s`, `peak_memory_bytes`, `memory_is_own`,
+            `delta_bytes`, `device`, `threads`, `precision`.
+            What must agree where runs are averaged or compared, mostly digests: `weights`, `data`,
+            `task_digest`, `method_code`, `heads`, `setting_hash`, `schema_version`; `draws`: the random
+            draws whose version is not this program's or not in the record, as a text, and
+            `common_draws`: those of them that runs of every method have.
 
         A damaged run is left out, with a warning that names it.
         """
@@ -354,11 +345,6 @@ class Study:
             texts[name] = f"{name} of no version"
         return texts
 
-    @cached_property
-    def _missing_draws(self) -> dict[tuple[str, ...], list[str]]:
-        """The draws whose version records lack, by setting and named draws."""
-        return {}
-
     @property
     def table_runs(self) -> pd.DataFrame:
         """The rows of `runs` that tables show: without those of searches and other variants."""
@@ -381,7 +367,6 @@ class Study:
         added = other.runs[other.runs["path"].isin(paths)]
         study = self.with_runs(pd.concat([self.runs, added], ignore_index=True))
         study.results = self.results | {path: other.results[path] for path in added["path"]}
-        study.records = self.records | {path: other.records[path] for path in added["path"]}
         return study
 
     def methods_with(self, key: str) -> set[str]:
