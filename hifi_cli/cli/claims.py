@@ -32,7 +32,7 @@ def claims(
     protocol: options.Protocol = None,
     score: options.Score = None,
     include: options.Include = None,
-    data_dir: options.DataDir = None,
+    data_dir: options.HandedOnDataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
     strict: Annotated[
         bool,

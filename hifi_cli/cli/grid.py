@@ -99,7 +99,7 @@ def grid(
     backbone: options.Backbone = None,
     protocol: options.Protocol = None,
     seeds: options.Seeds = None,
-    data_dir: options.DataDir = None,
+    data_dir: options.HandedOnDataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
     report_to: options.ReportTo = None,
 ) -> None:

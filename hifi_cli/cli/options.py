@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -170,43 +170,37 @@ def _local_directory(path: Path) -> Path:
     return path
 
 
-def _data_directory(context: typer.Context, path: Path | None) -> Path | None:
-    """Return the directory of the data; refuse one that is not there if the command itself reads it.
+def _check_data_directory(context: typer.Context, path: Path | None) -> Path | None:
+    """Return the directory of the data; refuse one of the command line that is not there.
 
-    A missing directory is accepted from the environment's variable, which may be meant for other
-    commands, and by commands that do not read it: the workers of a grid may have it, a dry run needs
-    no data, and a table only repeats it in the command that trains missing runs.
+    The environment's variable may be meant for other commands, and a dry run needs no data.
 
     Raises:
         MissingError: it is not there.
     """
     source = context.get_parameter_source("data_dir")
     is_given = source is not None and source.name == "COMMANDLINE"
-    reads_data = context.info_name in (
-        "train",
-        "score",
-        "select",
-        "eval",
-        "export",
-        "figure",
-        "versus",
-    )
     # Options are read one after the other, so that the value of --dry-run may not be known yet.
     is_plan = "--dry-run" in sys.argv
-    if path and is_given and reads_data and not is_plan and not path.is_dir():
+    if path and is_given and not is_plan and not path.is_dir():
         raise MissingError(f"there is no directory {path} (--data-dir)")
     return path
 
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
+def _data_dir(callback: Callable[..., Path | None] | None) -> Any:
+    """Return the option with the directory of the data, whose value a function checks."""
+    return typer.Option(
         envvar="HIFI_DATA_DIR",
-        callback=_data_directory,
+        callback=callback,
         help="Directory of the official data files; default: the Hugging Face hub.",
         rich_help_panel=DATA,
-    ),
-]
+    )
+
+
+# Of commands that read the data.
+DataDir = Annotated[Path | None, _data_dir(_check_data_directory)]
+# Of commands that hand it on: to runs, whose machine alone may have it, or to a command that they print.
+HandedOnDataDir = Annotated[Path | None, _data_dir(None)]
 ResultsDir = Annotated[
     Path,
     typer.Option(

@@ -66,7 +66,7 @@ def table(
         ),
     ] = None,
     include: options.Include = None,
-    data_dir: options.DataDir = None,
+    data_dir: options.HandedOnDataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
     published: options.Published = False,
     intervals: Annotated[
