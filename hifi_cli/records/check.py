@@ -47,15 +47,6 @@ _INPUTS = ("data", "backbone_weights", "task_digest")
 # Runs whose configurations differ in the seed alone share these fields besides.
 _INPUTS_OF_SETTING = ("draws", "method_code", "heads_sha256")
 
-# Values that runs must share, each with the reason.
-_SHARED_BY = {
-    "train rows (n_examples)": "same data",
-    "ids or correct labels": "same data",
-    "number of parameters in all (params)": "same encoder, task and task head",
-    "trained or total parameters (params)": "same settings",
-    "training steps (processes)": "same settings and rows",
-}
-
 
 @dataclass(frozen=True)
 class CheckedStudy:
@@ -103,12 +94,10 @@ def check(directory: Path) -> CheckedStudy:
     checking.compare_runs()
     checking.compare_inputs()
     checking.check_figures()
-    scored = checking.why_not_recomputed
-    not_recomputed = {path: reason for path, reason in scored.items() if reason}
     return CheckedStudy(
         runs=len(study.results) + len(study.damaged),
-        recomputed=len(scored) - len(not_recomputed),
-        not_recomputed=not_recomputed,
+        recomputed=checking.recomputed,
+        not_recomputed=checking.not_recomputed,
         findings={path: checking.findings[path] for path in sorted(checking.findings)},
         differing={path: checking.differing[path] for path in sorted(checking.differing)},
         pruned=[path for path in study.results if _is_pruned(study, path)],
@@ -140,23 +129,23 @@ class _Check:
 
     Attributes:
         study: what is checked.
-        findings, differing, figures_without_runs: see `CheckedStudy`.
-        why_not_recomputed: of each run with a score, why it was not recomputed from the predictions;
-            empty: it was.
+        findings, recomputed, not_recomputed, differing, figures_without_runs: see `CheckedStudy`.
         has_predictions: whether the predictions of a packed study can be read.
-        shared: what runs must agree in. By what the value is called and what it must be equal for,
-            the value of each run by its path.
+        shared: the groups of runs that must share a value: of each group the value of each run, by
+            its path. The key of a group says what the value is, why it is shared, and what the runs of
+            the group have in common.
         path_by_weights: the path of the first run with each delta, by the delta's digest.
         path_by_logits: that of the first run with each table of logits, by the digest of these.
     """
 
     study: Study
     findings: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    why_not_recomputed: dict[str, str] = field(default_factory=dict)
+    recomputed: int = 0
+    not_recomputed: dict[str, str] = field(default_factory=dict)
     differing: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     figures_without_runs: list[str] = field(default_factory=list)
     has_predictions: bool = True
-    shared: dict[tuple[str, Hashable], dict[str, Hashable]] = field(
+    shared: dict[tuple[str, str, Hashable], dict[str, Hashable]] = field(
         default_factory=lambda: defaultdict(dict)
     )
     path_by_weights: dict[str, str] = field(default_factory=dict)
@@ -166,16 +155,16 @@ class _Check:
         """Keep what is wrong with a run."""
         self.findings[path] += problems
 
-    def attempt(self, path: str, find: Callable[..., Iterator[str]], *of: Any) -> None:
+    def attempt(self, path: str, find: Callable[..., Iterator[str]], *arguments: Any) -> None:
         """Keep what a generator finds, up to where a damaged part stops it, which is kept too.
 
         Args:
             path: of the run.
             find: yields problems.
-            of: its arguments.
+            arguments: those of `find`.
         """
         try:
-            for problem in find(*of):
+            for problem in find(*arguments):
                 self.add(path, problem)
         except _UNREADABLE as error:
             reason = str(error)
@@ -270,8 +259,8 @@ class _Check:
             if self.has_predictions and self.study.predictions(path) is not None:
                 yield f"is {result.status}, and has predictions"
             return
-        # It holds until the score is recomputed, whatever stops this.
-        self.why_not_recomputed[path] = "the task or the predictions cannot be read"
+        # Whatever stops this check before the score is recomputed, this reason stays.
+        self.not_recomputed[path] = "the task or the predictions cannot be read"
         # Trust is harmless here: no code is executed.
         directory = RunDirectory(self.study.directory / path)
         name = directory.user_name("tasks", result.task, trust=True)
@@ -296,13 +285,18 @@ class _Check:
         """
         table = self.study.predictions(path)
         if table is None:
-            self.why_not_recomputed[path] = "no predictions are stored"
+            self.not_recomputed[path] = "no predictions are stored"
             yield "has no predictions, and a score"
             return
         self.share_rows(path, result, table)
         yield from self.find_other_logits(path, result, table)
         yield from check_predictions.in_predictions(result, spec, table)
-        self.why_not_recomputed[path] = check_predictions.why_not_recomputed(spec)
+        reason = check_predictions.why_not_recomputed(spec)
+        if reason:
+            self.not_recomputed[path] = reason
+        else:
+            del self.not_recomputed[path]
+            self.recomputed += 1
 
     def note_other_task(self, path: str, result: RunResult, spec: TaskSpec) -> None:
         """Note a task that was read otherwise than its YAML says here, by which the run is checked.
@@ -328,30 +322,51 @@ class _Check:
 
     # --- what runs have in common
 
+    def must_share(self, path: str, what: str, value: Hashable, why: str, group: Hashable) -> None:
+        """Note a value that a run must share with the others of a group.
+
+        Args:
+            path: of the run.
+            what: the value is, with the key of the record that has it.
+            value: of the run.
+            why: what the runs of the group have in common, in words.
+            group: the same as values, by which its runs are found.
+        """
+        self.shared[what, why, group][path] = value
+
     def share(self, path: str, result: RunResult) -> None:
         """Note what a run's record must have in common with others."""
         data = result.data.get("train")
-        heads = digest(result.heads)
-        total = result.n_examples.get("train", 0)
+        rows = result.n_examples.get("train", 0)
         # A part of the train split selects the epoch, unless the validation split does.
         if result.selection != "validation":
-            total += result.n_examples.get("selection", 0)
+            rows += result.n_examples.get("selection", 0)
         same_rows = (result.task, result.task_digest, data, result.limit, result.shots)
-        self.shared["train rows (n_examples)", same_rows][path] = total
+        self.must_share(path, "train rows (n_examples)", rows, "same data", same_rows)
         params = result.params
-        of_head = digest([result.config.get("task_head"), result.config["backbone"]["name"]])
-        same_plain_model = (result.task, result.task_digest, result.backbone_weights, of_head)
-        self.shared["number of parameters in all (params)", same_plain_model][path] = params.total
+        task_head = digest([result.config.get("task_head"), result.config["backbone"]["name"]])
+        same_model = (result.task, result.task_digest, result.backbone_weights, task_head)
+        what = "number of parameters in all (params)"
+        self.must_share(path, what, params.total, "same encoder, task and task head", same_model)
         if result.processes and result.epochs:
-            same_steps = (result.setting_hash, total, data, result.epochs.total)
+            same_steps = (result.setting_hash, rows, data, result.epochs.total)
             steps = result.processes[-1].last_step
-            self.shared["training steps (processes)", same_steps][path] = steps
+            what = "training steps (processes)"
+            self.must_share(path, what, steps, "same settings and rows", same_steps)
         # With masks in the delta, each run may have chosen another number of entries to train.
         if params.stored_bytes != 4 * params.stored:
             return
         counts = (params.trainable, params.trainable_backbone, params.total)
-        same_model = (result.setting_hash, result.backbone_weights, data, result.method_code, heads)
-        self.shared["trained or total parameters (params)", same_model][path] = counts
+        heads = digest(result.heads)
+        same_setting = (
+            result.setting_hash,
+            result.backbone_weights,
+            data,
+            result.method_code,
+            heads,
+        )
+        what = "trained or total parameters (params)"
+        self.must_share(path, what, counts, "same settings", same_setting)
 
     def share_rows(self, path: str, result: RunResult, table: pd.DataFrame) -> None:
         """Note the ids and correct labels of a run's predictions, which runs of the same data share.
@@ -364,21 +379,20 @@ class _Check:
         rows = digest([table["id"].tolist(), table["label"].tolist()])
         data = result.data.get(result.split)
         same_rows = (result.task, result.task_digest, data, result.limit)
-        self.shared["ids or correct labels", same_rows][path] = rows
+        self.must_share(path, "ids or correct labels", rows, "same data", same_rows)
 
     def compare_runs(self) -> None:
-        """Find the runs that differ from most of the others in what all of them must share.
+        """Find the runs that differ from most of their group in the value that it must share.
 
         Where no value is that of most runs, every run of the group is named: one of them is wrong.
         """
-        for (what, _), values in self.shared.items():
+        for (what, why, _), values in self.shared.items():
             counts = Counter(values.values()).most_common(2)
             if len(counts) < 2:
                 continue
             # The two most frequent values, with the number of runs that have each.
             (usual, most), (_, second) = counts
             is_usual_right = most > second
-            why = _SHARED_BY[what]
             for path, value in values.items():
                 if value == usual and is_usual_right:
                     continue
