@@ -91,6 +91,13 @@ class SeedsOfMethod:
         return f"{label_of('methods', self.method)} on {label_of('tasks', self.task_name)} ({self.setting}, {seeds})"
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """A task that cannot be shown; `reason` names it and says why."""
+
+    reason: str
+
+
 def per_class(study: Study, run_filter: RunFilter, options: ReportOptions) -> list[Table]:
     """Return a table for each task and method: precision, recall and F1 of each class, in percent.
 
@@ -105,7 +112,7 @@ def per_class(study: Study, run_filter: RunFilter, options: ReportOptions) -> li
         MissingError: no run has predictions of classes.
     """
     tables: list[Table] = []
-    for seeds in _with_classes(study, run_filter, options, several=True):
+    for seeds in _with_classes(study, run_filter, options, several_per_row=True):
         classes = seeds.task.labels
         # [seeds, classes, 3]: precision, recall and F1.
         scores = np.stack(
@@ -147,7 +154,7 @@ def confusion(study: Study, run_filter: RunFilter, options: ReportOptions) -> li
         MissingError: no run has predictions of rows with one class each.
     """
     tables: list[Table] = []
-    for seeds in _with_classes(study, run_filter, options, several=False):
+    for seeds in _with_classes(study, run_filter, options, several_per_row=False):
         classes = seeds.task.classes
         counts: list[Floats] = []
         for table in seeds.predictions.values():
@@ -188,7 +195,10 @@ def ensemble(study: Study, run_filter: RunFilter, options: ReportOptions) -> lis
     """
     ensembles: dict[tuple[str, str], EnsemblesOfTask] = {}
     reasons: list[str] = []
-    for seeds in _seeds_of_methods(study, run_filter, options, reasons):
+    for seeds in _seeds_of_methods(study, run_filter, options):
+        if isinstance(seeds, LeftOut):
+            reasons.append(seeds.reason)
+            continue
         key = (seeds.task_name, seeds.setting)
         of_task = ensembles.setdefault(key, EnsemblesOfTask())
         name = f"{label_of('methods', seeds.method)} on {label_of('tasks', seeds.task_name)}"
@@ -221,15 +231,14 @@ TABLES: dict[str, Callable[..., list[Table]]] = {
 
 
 def _seeds_of_methods(
-    study: Study, run_filter: RunFilter, options: ReportOptions, left_out: list[str]
-) -> Iterator[SeedsOfMethod]:
+    study: Study, run_filter: RunFilter, options: ReportOptions
+) -> Iterator[SeedsOfMethod | LeftOut]:
     """Yield the usable predictions of each task and method, of each protocol and backbone.
 
     Args:
         study: the runs.
         run_filter: which of them are shown.
         options: which of them count.
-        left_out: gets the reason for each task that cannot be shown.
 
     Raises:
         MissingError: there is no such run.
@@ -242,18 +251,15 @@ def _seeds_of_methods(
     for keys, group in runs.groupby([words[key] for key in TABLE_KEYS]):
         setting = setting_in_words(dict(zip(TABLE_KEYS, keys, strict=True)))
         comparable = ComparableRuns.of(study, group, options)
-        yield from _of_one_setting(comparable, setting, left_out)
+        yield from _of_one_setting(comparable, setting)
 
 
-def _of_one_setting(
-    runs: ComparableRuns, setting: str, left_out: list[str]
-) -> Iterator[SeedsOfMethod]:
+def _of_one_setting(runs: ComparableRuns, setting: str) -> Iterator[SeedsOfMethod | LeftOut]:
     """Yield the usable predictions of each task and method of one protocol and backbone.
 
     Args:
         runs: those of the setting.
         setting: protocol, backbone and shots, in words.
-        left_out: gets the reason for each task that cannot be shown.
     """
     notes_of = runs.notes()
     for _, of_method in runs.usable.groupby(["task", "method"]):
@@ -264,7 +270,7 @@ def _of_one_setting(
             task = task_spec.load(task_name)
         except HifiError as error:
             # Without its YAML, nobody knows the classes.
-            left_out.append(f"{task_name}: {error}")
+            yield LeftOut(f"{task_name}: {error}")
             continue
         found: dict[int, pd.DataFrame] = {}
         for run in of_method.sort_values("seed").itertuples():
@@ -298,23 +304,25 @@ def _with_equal_rows(predictions: dict[int, pd.DataFrame]) -> dict[int, pd.DataF
 
 
 def _with_classes(
-    study: Study, run_filter: RunFilter, options: ReportOptions, *, several: bool
+    study: Study, run_filter: RunFilter, options: ReportOptions, *, several_per_row: bool
 ) -> Iterator[SeedsOfMethod]:
-    """Yield those whose rows have classes.
+    """Yield the usable predictions of each task whose rows have classes, and method.
 
     Args:
         study: the runs.
         run_filter: which of them are shown.
         options: which of them count.
-        several: whether a row may have several.
+        several_per_row: whether a row may have several classes.
 
     Raises:
         MissingError: there are none.
     """
     reasons: list[str] = []
     is_empty = True
-    for seeds in _seeds_of_methods(study, run_filter, options, reasons):
-        if seeds.task.classes or (several and seeds.task.rules.has_any_number_of_labels):
+    for seeds in _seeds_of_methods(study, run_filter, options):
+        if isinstance(seeds, LeftOut):
+            reasons.append(seeds.reason)
+        elif seeds.task.classes or (several_per_row and seeds.task.rules.has_any_number_of_labels):
             is_empty = False
             yield seeds
         else:
