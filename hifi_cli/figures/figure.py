@@ -101,7 +101,7 @@ class FigureRequest:
         spec: the figure, as its YAML and the options say.
         workspace: the directories of data and results.
         overrides: `key=value` of the command line; they win over everything else.
-        train: whether missing runs are trained here.
+        trains_missing_runs: whether `runs` trains what is not there.
         picture: where it is drawn; None: beside its numbers in the results directory.
         kind: the kind of figure, with the YAML's settings.
         csv: the file of its numbers.
@@ -111,11 +111,18 @@ class FigureRequest:
     spec: FigureSpec
     workspace: Workspace
     overrides: tuple[str, ...] = ()
-    train: bool = False
+    trains_missing_runs: bool = False
     picture: Path | None = None
+    kind: Kind = field(init=False)
+    csv: Path = field(init=False)
     rests_on: dict[tuple[str, str], FigureRun] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Find the kind of the figure, and where its numbers are stored.
+
+        Raises:
+            UsageError: there is no such kind, or the figure has no task, method or seed that it needs.
+        """
         kind = self.spec.kind
         if kind not in KINDS:
             raise UsageError(f"unknown kind of figure '{kind}'{registry.did_you_mean(kind, KINDS)}")
@@ -125,10 +132,11 @@ class FigureRequest:
             for key in ("tasks", "methods", "seeds"):
                 if not getattr(self.spec, key):
                     raise UsageError(f"figure {self.spec.name}, {key}: one or more are required")
-        self.csv = self.spec.csv(self.workspace.results_dir, self.overrides)
         if self.kind.shows_finished_runs and self.picture is not None:
             # Nobody reads these numbers again, and the results may be a study of somebody else.
             self.csv = self.picture.with_name(f"{self.picture.name}.csv")
+        else:
+            self.csv = self.spec.csv(self.workspace.results_dir, self.overrides)
 
     def words(self, **keys: Any) -> list[str]:
         """Give the `key=value` of the figure's runs: the YAML's and `keys`, then the command line's."""
@@ -191,7 +199,7 @@ class FigureRequest:
             MissingError: runs are missing and not to be trained here, or have no score.
         """
         cells = self.kind.cells(self)
-        if self.train:
+        if self.trains_missing_runs:
             for cell in cells:
                 run(cell.config, self.workspace)
         study = Study(self.workspace.results_dir)
@@ -347,7 +355,7 @@ def train(
     request: FigureRequest,
     callback: Callback | None = None,
     *,
-    only_stage1: bool = False,
+    until_last_stage: bool = False,
 ) -> Trainer:
     """Train as a run does, without evaluation, and leave the model as it is after the last step.
 
@@ -355,8 +363,8 @@ def train(
         config: of the run.
         request: its workspace has data and encoder; the training is noted there.
         callback: is called in every step.
-        only_stage1: end before the last stage, after which no run stores a model; a method with one
-            stage does not train then.
+        until_last_stage: whether it ends where the last stage would begin. A method with one stage
+            trains nothing then.
     """
     request.note_computed(config)
     workspace = request.workspace
@@ -368,10 +376,9 @@ def train(
     splits = replace(load_splits(inputs), reported=[])
     prepared = prepare_run(config, task, inputs.pretrained, device, heads)
     max_steps = None
-    if only_stage1:
+    if until_last_stage:
         plan = StepPlan.of(config, prepared.batch_size, len(splits.train), prepared.method.stages())
-        # The last stage begins after as many steps as the stages before it have: none, if it is the
-        # only one.
+        # As many as all stages before it have: 0, if it is the only one.
         max_steps = plan.stage_steps[-1].start
     trainer = Trainer(
         runner=prepared,

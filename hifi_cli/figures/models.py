@@ -90,7 +90,7 @@ class Features(Kind):
         prepared, _ = workspace.open(workspace.directory(config).path)
         encoders = {"pretrained": Encoder(prepared.pretrained.model)}
         if self.stages:
-            encoders["stage1"] = train(config, request, only_stage1=True).encoder
+            encoders["stage1"] = train(config, request, until_last_stage=True).encoder
             encoders["stage2"] = prepared.encoder
         else:
             encoders["tuned"] = prepared.encoder
@@ -179,7 +179,7 @@ class Tsne(Kind):
                 f"{task.label}: this figure requires a task with classes and task_head.kind=mlp"
             )
         splits = load_splits(request.workspace.inputs(config, task))
-        trainer = train(config, request, only_stage1=True)
+        trainer = train(config, request, until_last_stage=True)
         # The model is brought to where it is before full fine-tuning.
         trainer.method_stages[-1].prepare_model(trainer.encoder)
         parts = {"train": splits.train[: self.examples], "dev": splits.reported[: self.examples]}

@@ -202,7 +202,7 @@ def test_features_do_not_move_under_linear_probing(ask):
     missing = "1 of 1 runs are missing or diverged, the first is rte/linear-probing/seed1"
     with pytest.raises(MissingError, match=missing):
         compute(request)
-    (row,) = compute(replace(request, train=True))
+    (row,) = compute(replace(request, trains_missing_runs=True))
     assert (row["mean"], row["pair"], row["examples"]) == (0, "pretrained-tuned", 48)
     request.kind.draw(pd.DataFrame([row]))  # of one seed
 
