@@ -1,6 +1,5 @@
 """The log of a run: metrics.jsonl, messages or a progress bar, and experiment trackers."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -119,8 +118,8 @@ class MetricLogger(Callback):
             return
         # Its loss is said: the next epoch has it only if a step is logged until then.
         self.loss = None
-        # Evaluations count, and the seconds of the processes before this one.
-        seconds_per_step = (time.monotonic() - trainer.started_at) / step
+        # Evaluations count.
+        seconds_per_step = trainer.seconds / step
         left = seconds_per_step * (trainer.plan.total - step)
         if not trainer.has_trained():
             status += " (warm-up only: nothing trained yet)"

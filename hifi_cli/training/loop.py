@@ -241,8 +241,8 @@ class Trainer:
         logits: of the reported split at that epoch; None where it was not evaluated then.
         repeated_steps: steps of this process that repeated a recorded one, in stages that have ended.
         losses: of the steps since the last logged one of the epoch, on the model's device.
-        started_at: when the training began, on this process's clock, less the seconds of the
-            processes before it.
+        started_at: when the trainer was made, on this process's clock.
+        seconds_before: training time of the processes before this one.
 
     Raises:
         UsageError: there are fewer steps than stages.
@@ -281,8 +281,8 @@ class Trainer:
         self.logits: Tensor | None = None
         self.repeated_steps = 0
         self.losses: list[Tensor] = []
-        self.process_started_at = time.monotonic()
-        self.started_at = self.process_started_at
+        self.started_at = time.monotonic()
+        self.seconds_before = 0.0
         self._stage: TrainingStage | None = None
 
     @property
@@ -311,10 +311,6 @@ class Trainer:
         # Dropout draws from the global generators. The order of the examples and the task head have
         # generators of their own, made from the same seed.
         set_seed(self.config.seed)
-        # Two clocks: this process's own, and the run's, which `resume` sets back by the seconds of
-        # the processes before.
-        self.process_started_at = time.monotonic()
-        self.started_at = self.process_started_at
         saved = self.checkpoint.read() if self.checkpoint else None
         if saved:
             self.resume(saved)
@@ -528,14 +524,18 @@ class Trainer:
         self.losses.clear()
         self.read_clock()
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of the run until now, over all of its processes."""
+        return self.seconds_before + time.monotonic() - self.started_at
+
     def read_clock(self) -> None:
         """Bring the seconds of the run up to date, and the seconds and steps of this process."""
-        now = time.monotonic()
-        self.progress.seconds = now - self.started_at
+        self.progress.seconds = self.seconds
         process = self.progress.processes[-1]
         process["last_step"] = self.progress.step
         process["repeated_steps"] = self.repeated_steps + self.stage.repeated_steps
-        process["seconds"] = round(now - self.process_started_at, 3)
+        process["seconds"] = round(self.progress.seconds - self.seconds_before, 3)
 
     def evaluate(self) -> None:
         """Measure the model after an epoch, log its metrics, and keep it if the rule says so.
@@ -636,8 +636,7 @@ class Trainer:
             saved: what `save_checkpoint` stored.
         """
         self.progress = Progress.of_state_dict(saved["progress"])
-        # The seconds of the processes before this one count as the run's.
-        self.started_at -= self.progress.seconds
+        self.seconds_before = self.progress.seconds
         self.delta = saved["delta"]
         self.logits = saved["logits"]
         self.losses = [loss.to(self.runner.device) for loss in saved["losses"]]

@@ -5,7 +5,6 @@ import json
 import logging
 import re
 import sys
-import time
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -54,7 +53,7 @@ def start_logger(make, workspace):
             runner=runner,
             plan=SimpleNamespace(total=6),
             progress=progress,
-            started_at=time.monotonic(),
+            seconds=0.0,
             has_trained=lambda: True,
         )
         with closing(MetricLogger(config, directory, report_to)) as metric_logger:
