@@ -61,11 +61,6 @@ class MetricLogger(Callback):
         )
         self.task = self.bar.add_task(self.run, start=False, visible=False, status="")
 
-    def close(self) -> None:
-        """Remove the progress bar, and let the trackers send the rest."""
-        self.bar.stop()
-        self.tell_trackers(lambda tracker: tracker.finish())
-
     def tell_trackers(self, tell: Callable[[Any], None]) -> None:
         """Tell each tracker something; one that fails is named, and told nothing more.
 
@@ -127,6 +122,11 @@ class MetricLogger(Callback):
             peak = peak_memory(trainer.runner.device)
             status += f", peak memory {peak / 1e9:.1f} GB"
         logger.info(f"{self.run}: {status}, {format_duration(left)} left")
+
+    def on_train_end(self, trainer: Trainer) -> None:  # noqa: ARG002
+        """Remove the progress bar, and let the trackers send the rest."""
+        self.bar.stop()
+        self.tell_trackers(lambda tracker: tracker.finish())
 
     def write(self, line: MetricsLine, log_history: Sequence[MetricsLine]) -> None:
         """Write a line to metrics.jsonl, with those before it that could not be written.

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 
 import torch
 
@@ -128,8 +128,7 @@ def run(
         # were scored, which may be an hour ago, and the user may have edited the file since.
         code = own_code_digest(config)
         start = time.monotonic()
-        with closing(log) if log else nullcontext():
-            divergence = _train(trainer, directory)
+        divergence = _train(trainer, directory)
         # A signal that comes from here on waits: storing takes seconds, and what was trained since
         # the last checkpoint would be lost.
         with deferred_signals() as signals:

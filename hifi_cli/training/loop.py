@@ -218,6 +218,9 @@ class Callback:
     def on_log(self, trainer: "Trainer", line: MetricsLine) -> None:
         """Called with each line of metrics.jsonl, after `on_step_end`."""
 
+    def on_train_end(self, trainer: "Trainer") -> None:
+        """Called once, after the last step of this process, also if an error or a signal ends it."""
+
 
 class Trainer:
     """Trains a prepared model through the stages of its method and evaluates it after each epoch.
@@ -338,6 +341,7 @@ class Trainer:
             if signals:
                 raise exception_of(signals[0])
         finally:
+            self.callback.on_train_end(self)
             self.close_stage()
         if progress.epoch < self.config.epochs and self.is_finished:
             logger.info(f"stopped early: no better epoch since epoch {progress.best_epoch}")

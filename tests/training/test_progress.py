@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import sys
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -56,9 +56,12 @@ def start_logger(make, workspace):
             seconds=0.0,
             has_trained=lambda: True,
         )
-        with closing(MetricLogger(config, directory, report_to)) as metric_logger:
-            metric_logger.on_train_begin(trainer)
+        metric_logger = MetricLogger(config, directory, report_to)
+        metric_logger.on_train_begin(trainer)
+        try:
             yield metric_logger, trainer
+        finally:
+            metric_logger.on_train_end(trainer)
 
     return start
 
