@@ -209,12 +209,13 @@ def outcome_of(
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a process of a run.
+    """The costs of a run.
 
     Attributes:
-        seconds: from the prepared model to the stored predictions.
-        peak_memory_bytes: of a GPU, or of the process.
-        memory_is_own: whether that is the memory of this run alone.
+        seconds: of all its processes, from the prepared model to the stored predictions.
+        peak_memory_bytes: of a GPU, or of the last process.
+        memory_is_own: whether that is the memory of this run alone. On a CPU, the reading after
+            another run of the process is too high.
     """
 
     seconds: float
@@ -242,7 +243,7 @@ def result_of(
         splits: its examples.
         progress: how far training came.
         outcome: its scores, or why it diverged.
-        costs: what its last process took.
+        costs: what it took.
         code: digest of the user's own code; None: there is none.
     """
     config = inputs.config
@@ -253,9 +254,6 @@ def result_of(
     trained_by = progress.processes
     device_types = [process["device_type"] for process in trained_by]
     precisions = sorted({process["precision"] for process in trained_by})
-    # `costs` has the seconds of this process up to the stored predictions, and progress those of
-    # the processes before it, which a signal or a kill ended.
-    seconds_before = sum(process["seconds"] for process in trained_by[:-1])
     return RunResult(
         # Every field of an outcome is a field of the record, under the same name.
         **vars(outcome),
@@ -289,7 +287,7 @@ def result_of(
         method_code=code,
         data=data.fingerprint,
         data_origin=_short_origins(data.origin),
-        wall_s=round(seconds_before + costs.seconds, 3),
+        wall_s=round(costs.seconds, 3),
         peak_memory_bytes=costs.peak_memory_bytes,
         memory_is_own=costs.memory_is_own,
         gradient_accumulation_steps=config.gradient_accumulation_steps,

@@ -1,6 +1,5 @@
 """One run, from its configuration to results.json."""
 
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -15,7 +14,7 @@ from hifi_cli.records.stored import refuse_packed
 from hifi_cli.runs.finished import save_delta
 from hifi_cli.runs.heads import HeadSelector
 from hifi_cli.runs.identity import RunIdentity, own_code_digest
-from hifi_cli.runs.inputs import load_task
+from hifi_cli.runs.inputs import RunInputs, load_task
 from hifi_cli.runs.log import MetricLogger
 from hifi_cli.runs.prepare import PreparedRun, enter_last_stage, prepare_run
 from hifi_cli.runs.provenance import describe_process, peak_memory, reset_peak_memory
@@ -95,22 +94,18 @@ def run(
         heads = HeadSelector(inputs, device, workspace.results_dir).heads_to_tune()
         splits = load_splits(inputs)
         prepared = prepare_run(config, task, inputs.pretrained, device, heads)
-        parts = identity.parts_of_training(
-            inputs.data.fingerprint,
-            inputs.pretrained.digest,
-            heads,
-            trains_all_words=_trains_all_words(prepared),
-        )
-        checkpoint = Checkpoint(directory.checkpoint, parts)
+        # The record names the code as it is now. The digest in `identity` was taken before heads
+        # were scored, which may be an hour ago, and the user may have edited the file since.
+        code = own_code_digest(config)
+        checkpoint = _checkpoint(identity, directory, inputs, prepared)
         if not force:
             checkpoint.refuse_another_run()
-        # The peak memory is measured from here on. After another run of this process, the allocator
-        # makes a reading on a CPU too high: the record then says that it is not this run's alone.
+        _log_what_to_expect(config, splits, device)
+        # The peak memory is measured from here on.
         memory_is_own = reset_peak_memory(device)
         log = None
         if processes.is_main():
             log = MetricLogger(config, directory, report_to, shows_memory=memory_is_own)
-        process = describe_process(config, device)
         # A prepared run is itself the runner: the model on its device, with task and configuration.
         trainer = Trainer(
             runner=prepared,
@@ -118,29 +113,23 @@ def run(
             splits=splits,
             callback=log,
             checkpoint=checkpoint,
-            process=process,
+            process=describe_process(config, device),
         )
         # Everything that can refuse the run has been done, so a former run's files may be removed.
         # Until here, a setting refused under --force would have cost the user the old results.
         processes.run_on_main(lambda: directory.begin(config, anew=force))
-        _log_what_to_expect(config, splits, device)
-        # The record names the code as it is now. The digest in `identity` was taken before heads
-        # were scored, which may be an hour ago, and the user may have edited the file since.
-        code = own_code_digest(config)
-        start = time.monotonic()
         divergence = _train(trainer, directory)
         # A signal that comes from here on waits: storing takes seconds, and what was trained since
         # the last checkpoint would be lost.
         with deferred_signals() as signals:
             outcome = _evaluate_and_store(trainer, prepared, directory, divergence)
             # The evaluation of the kept epoch is a part of what the run takes.
-            costs = Costs(time.monotonic() - start, peak_memory(device), memory_is_own)
-            progress = trainer.progress
-            result = result_of(inputs, prepared, splits, progress, outcome, costs, code)
+            costs = Costs(trainer.seconds, peak_memory(device), memory_is_own)
+            result = result_of(inputs, prepared, splits, trainer.progress, outcome, costs, code)
             if processes.is_main():
                 # The record comes last, because its presence is what makes a run finished: a kill
                 # before this line leaves a checkpoint to continue from.
-                directory.finish(result, config, progress.log_history)
+                directory.finish(result, config, trainer.progress.log_history)
     # A diverged run has no time of a whole training.
     seconds = result.time_s or result.wall_s
     logger.info(f"{config.run_label}: {summary(result)}, {seconds:.1f} s")
@@ -173,14 +162,21 @@ def _finished_run(
     return finished
 
 
-def _trains_all_words(prepared: PreparedRun) -> bool:
-    """Return whether words train that no train example has, where the method could leave them out.
-
-    One process trains only the words of the train examples; several processes train the whole word
-    embedding.
-    """
-    has_several_processes = prepared.process_state.num_processes > 1
-    return prepared.method.may_leave_out_words and has_several_processes
+def _checkpoint(
+    identity: RunIdentity, directory: RunDirectory, inputs: RunInputs, prepared: PreparedRun
+) -> Checkpoint:
+    """Return the checkpoint of a run, which holds the state of the very same run if it exists."""
+    method = prepared.method
+    # One process trains the words of the train examples, where the method may leave out the others.
+    # Several processes train the whole word embedding: the optimizer's state fits only one of both.
+    several_train = prepared.process_state.num_processes > 1
+    belongs_to = identity.parts_of_training(
+        inputs.data.fingerprint,
+        inputs.pretrained.digest,
+        method.context.heads,
+        trains_all_words=method.may_leave_out_words and several_train,
+    )
+    return Checkpoint(directory.checkpoint, belongs_to)
 
 
 def _log_what_to_expect(config: RunConfig, splits: Splits, device: torch.device) -> None:
