@@ -62,20 +62,21 @@ class RowTokenizer:
         """Tokenize some rows.
 
         Args:
-            max_length: tokens per example; None: as the run has it.
+            max_length: tokens per example, by `scoring.max_length`; None: as the run has it.
 
         Raises:
             UsageError: a row has more tokens than the encoder has positions for, or a token that
                 the encoder has no embedding of.
         """
         config = _with_length(self.config, max_length)
+        key = "max_length" if max_length is None else "scoring.max_length"
         examples = tokenize(self.pretrained.tokenizer, self.task, rows, config)
         longest = max(map(len, examples), default=0)
         bound = Encoder(self.pretrained.model).max_tokens
         if bound is not None and longest > bound:
             raise UsageError(
-                f"max_length={config.max_length}: a row has {longest:,} tokens, and"
-                f" {config.backbone.name} has positions for {bound:,}; set max_length={bound}"
+                f"{key}={config.max_length}: a row has {longest:,} tokens, and"
+                f" {config.backbone.name} has positions for {bound:,}; set {key}={bound}"
             )
         check_vocabulary(self.pretrained, examples, config.backbone.name)
         return examples
@@ -109,7 +110,7 @@ class RunInputs:
         """Return the examples of a whole split, which is tokenized once for all runs of a command.
 
         Args:
-            max_length: tokens per example; None: as the run has it.
+            max_length: as `RowTokenizer.tokenize` has it.
 
         Raises:
             MissingError: the data have no such split.

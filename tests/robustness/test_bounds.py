@@ -68,6 +68,22 @@ def test_a_text_of_more_tokens_than_there_are_positions_is_refused(
     assert hifi(*words, f"max_length={bound}", "inputs=text").code == 0
 
 
+def test_a_text_too_long_to_score_heads_on_names_the_key_of_the_scoring(hifi, encoders, tmp_path):
+    rows = [f"{'the dog ' * 99}{at},{at % 2}\n" for at in range(40)]
+    (tmp_path / "long.csv").write_text("".join(["text,label\n", *rows]))
+    words = [
+        *f"train --task long.csv --method hifi-layerwise --backbone {encoders['bert']}".split(),
+        *QUICK_WORDS,
+        "inputs=text",
+        "max_length=40",
+        "heads.k=1",
+    ]
+    message = said(hifi(*words, "scoring.max_length=1000"), 2)
+    assert "hifi: scoring.max_length=1000:" in message
+    assert "set scoring.max_length=40" in message
+    assert hifi(*words, "scoring.max_length=40").code == 0
+
+
 @pytest.mark.parametrize(
     "words",
     [
