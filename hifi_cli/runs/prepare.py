@@ -97,7 +97,7 @@ def build_and_prepare(
             `layer_decay` with parameters that it cannot place, or without layers that are trained.
     """
     method = build_method(config, MethodContext(heads, missing_keys, config.seed, config.stage1))
-    # `_check_layer_decay` tells by these names which parameters the method has added.
+    # By these names, `_check_layer_decay` tells which parameters the method has added.
     before = {name for name, _ in encoder.model.named_parameters()}
     method.prepare(encoder)
     # The model is prepared for the first stage; a later stage prepares it when it begins.
@@ -124,21 +124,21 @@ def _check_layer_decay(
     trained: list[str] = []
     for stage in method.stages():
         trained += stage.method.trainable_parameters(encoder.model)
-    is_inside = {
-        name: encoder.layer_of(name) is not None or encoder.is_in_embeddings(name)
-        for name in trained
-    }
+    outside = []
+    for name in trained:
+        if encoder.layer_of(name) is None and not encoder.is_in_embeddings(name):
+            outside.append(name)
+    problem = ""
     # The task head is in no layer either, but it was there before: it has the full learning rate.
-    added = [name for name in trained if not is_inside[name] and name not in before]
+    added = [name for name in outside if name not in before]
     if added:
-        why = f"adds {added[0]}, which is in no layer"
-    elif not any(is_inside.values()) and not config.stage1:
-        # The second of two stages has not prepared the model yet. It may train the layers that the
-        # first one freezes.
-        why = "trains no layer"
-    else:
-        return
-    raise UsageError(f"layer_decay: method {config.method} {why}; remove it")
+        problem = f"adds {added[0]}, which is in no layer"
+    # The second of two stages has not prepared the model yet. It may train the layers that the
+    # first one freezes.
+    elif len(outside) == len(trained) and not config.stage1:
+        problem = "trains no layer"
+    if problem:
+        raise UsageError(f"layer_decay: method {config.method} {problem}; remove it")
 
 
 def enter_last_stage(method: Method, encoder: Encoder, current_stage: int = 0) -> None:
