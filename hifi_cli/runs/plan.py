@@ -51,13 +51,13 @@ class PlainModel:
 
     Attributes:
         missing_keys: names of parameters without pretrained values.
-        missing: why the encoder is not on this machine, if its sizes are those in the backbone's
+        absence: why the encoder is not on this machine, if its sizes are those in the backbone's
             YAML.
     """
 
     model: nn.Module
     missing_keys: list[str]
-    missing: str | None
+    absence: str | None
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,11 @@ class ModelSize:
 
     Attributes:
         total: of the plain model.
-        trained: in all and in the backbone, of each stage for which training does not decide them.
+        trained: by each stage, in all and in the backbone; without the stages for which training or
+            the selected heads decide it.
         stages: of the run's method.
         is_decoder: whether the backbone is one.
-        missing: why the encoder is not on this machine, if its sizes are those in the backbone's
+        absence: why the encoder is not on this machine, if its sizes are those in the backbone's
             YAML.
         stored_bytes: of the file with the weights that the run stores; None: training decides them.
     """
@@ -78,7 +79,7 @@ class ModelSize:
     trained: list[tuple[int, int]]
     stages: list[Stage]
     is_decoder: bool
-    missing: str | None
+    absence: str | None
     stored_bytes: int | None
 
 
@@ -161,8 +162,8 @@ class Planner:
                 task_sources.check_is_here(task, self.workspace.data_dir)
         with _noted_in(missing):
             size = self.model_size(config, task)
-            if size.missing:
-                missing.append(size.missing)
+            if size.absence:
+                missing.append(size.absence)
             else:
                 check_is_here(config.backbone)
         with _noted_in(missing):
@@ -301,8 +302,8 @@ def _plain_model(config: RunConfig, task_head: TaskHeadSpec) -> PlainModel:
             raise
         model = architecture_on_meta(architecture, task_head=task_head, dropout=config.dropout)
         # The encoders of these YAMLs have a pretrained pooler, or none.
-        return PlainModel(model, [], missing=str(error))
-    return PlainModel(model, missing_keys, missing=None)
+        return PlainModel(model, [], absence=str(error))
+    return PlainModel(model, missing_keys, absence=None)
 
 
 def _model_size(config: RunConfig, plain: PlainModel) -> ModelSize:
@@ -317,20 +318,31 @@ def _model_size(config: RunConfig, plain: PlainModel) -> ModelSize:
     total = sum(value.numel() for value in encoder.model.parameters())
     method = build_and_prepare(config, encoder, heads, plain.missing_keys)
     stages = method.stages()
-    sizes: list[tuple[int, int]] = []
-    stored = None
-    # Heads of a group share keys and values: which heads are selected decides how many numbers train.
-    has_groups = encoder.num_key_value_heads < encoder.num_heads
-    if not (has_groups and needs_heads(config) and not config.heads.given):
-        # PyTorch's error on the meta device, where values of weights or gradients decide.
+    trained: list[tuple[int, int]] = []
+    stored_bytes = None
+    if not _selected_heads_decide(config, encoder):
+        # Weights on the meta device have no values. PyTorch raises this error where a method chooses
+        # by values what trains, and the numbers of this stage and of those after it stay unknown.
         with suppress(NotImplementedError):
             for index, stage in enumerate(stages):
-                if index:
+                # The method has prepared the model for its first stage.
+                if index > 0:
                     stage.prepare_model(encoder)
                 stage.method.on_stage_start(encoder.model, iter(()))
-                sizes.append(trained_sizes(stage.method, encoder))
-            stored = _file_bytes(method.delta(encoder.model))
-    return ModelSize(total, sizes, stages, encoder.is_causal, plain.missing, stored)
+                trained.append(trained_sizes(stage.method, encoder))
+            stored_bytes = _file_bytes(method.delta(encoder.model))
+    return ModelSize(total, trained, stages, encoder.is_causal, plain.absence, stored_bytes)
+
+
+def _selected_heads_decide(config: RunConfig, encoder: Encoder) -> bool:
+    """Return whether the number of trained parameters depends on which heads are selected.
+
+    Heads of a group share keys and values: two of one group have fewer rows than two of two groups.
+    """
+    # Only methods that select heads need an encoder whose heads are known.
+    if not needs_heads(config) or config.heads.given:
+        return False
+    return encoder.num_key_value_heads < encoder.num_heads
 
 
 def _file_bytes(delta: Mapping[str, Tensor]) -> int:
@@ -378,7 +390,7 @@ def _parameters(size: ModelSize | None) -> str:
     if not size.trained:
         stages = "training or the selected heads decide which train"
     text = f"{size.total:,}; {stages}"
-    if size.missing:
+    if size.absence:
         text += "; computed from the sizes in the backbone's YAML"
     return text
 

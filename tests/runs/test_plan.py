@@ -256,7 +256,7 @@ def test_a_large_encoder_is_counted_without_its_files(monkeypatch, tmp_path, bac
     planner = Planner(Workspace(tmp_path))
     config = resolve(task="rte", method="hifi-layerwise", backbone=backbone)
     size = planner.model_size(config, load_task(config))
-    assert size.total == model.num_parameters() and size.missing == "it is not here"
+    assert size.total == model.num_parameters() and size.absence == "it is not here"
     ((_, trained),) = size.trained
     # 24 layers, three heads, W_Q, W_K and W_V: 64 rows of 1,024 weights, and their biases.
     weights = 24 * 3 * 3 * 64 * 1024
