@@ -1,5 +1,6 @@
 """The interface of a fine-tuning method: it prepares an encoder, and has hooks around a step."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -57,7 +58,7 @@ class Stage:
     prepare_model: Callable[[Encoder], None] = lambda encoder: None  # noqa: ARG005
 
 
-class Method:
+class Method(ABC):
     """A fine-tuning method: one subclass per file in this folder. Most need `prepare` alone.
 
     The hooks stand in the order in which a run calls them. It calls `prepare` once, which prepares
@@ -90,13 +91,13 @@ class Method:
 
     # --- before the first step of a stage: what trains
 
+    @abstractmethod
     def prepare(self, encoder: Encoder) -> None:
         """Set `requires_grad` of all parameters, and replace modules where others are needed.
 
         Initial values are drawn on the CPU, so that they do not depend on the model's device. The
         model of a plan is on `meta`.
         """
-        raise NotImplementedError
 
     def stages(self) -> list[Stage]:
         """Return the run's stages, in order; their fractions sum to 1."""

@@ -144,7 +144,7 @@ def _only_method(names: dict[str, Any]) -> type[Method]:
                 " (CHANGELOG.md)"
             )
     _check_arguments_of_before_step(method_class, file)
-    if method_class.prepare is Method.prepare:
+    if inspect.isabstract(method_class):
         raise UsageError(
             f"{file}: {method_class.__name__} has no prepare(self, encoder), which says what trains"
         )

@@ -5,6 +5,7 @@ and its entry in `KINDS`, and a loss; no other module asks which kind a task has
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
@@ -43,7 +44,7 @@ MAX_ANSWER_TOKENS = 30
 
 
 @dataclass(frozen=True)
-class TaskKind:
+class TaskKind(ABC):
     """The rules of a kind of task.
 
     Attributes:
@@ -174,6 +175,7 @@ class TaskKind:
 
     # --- predictions
 
+    @abstractmethod
     def predictions(self, examples: Sequence[EncodedExample], logits: Values) -> Predictions:
         """Return one prediction per row, from the logits of the examples that the model read.
 
@@ -183,7 +185,6 @@ class TaskKind:
                 with one logit; [examples, 2, tokens] for spans; [examples, tags, tokens] for token
                 classification.
         """
-        raise NotImplementedError
 
     def is_collapsed(self, predictions: Predictions) -> bool:
         """Return whether a model predicts the same for every row, or no finite number."""

@@ -15,7 +15,7 @@ from project_files import PAGES, ROOT, copy_yaml, load_script
 
 from hifi_cli.config import registry
 from hifi_cli.heads.scores import head_outputs
-from hifi_cli.methods.base import Method
+from hifi_cli.methods.full_ft import FullFineTuning
 from hifi_cli.models.families import FAMILIES as KNOWN_FAMILIES
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, padding_values
@@ -484,7 +484,7 @@ def test_the_bounds_of_recorded_steps_on_a_gpu_are_those_of_their_tests():
 def test_what_is_not_recorded_is_listed_with_the_words_of_the_log(monkeypatch):
     """The reasons of every adapter type, option and encoder, of a hook, and of several processes."""
 
-    class OwnStep(Method):
+    class OwnStep(FullFineTuning):
         def before_step(self, model, step, steps):
             pass
 
