@@ -60,8 +60,8 @@ class Amount:
 
     Attributes:
         value: of the runs for which it is known.
-        rests_on: for how many runs it rests on what.
-        unknown: for how many runs it is unknown, by the reason.
+        rests_on: the number of runs for which it rests on something, by what that is.
+        unknown: the number of runs for which it is unknown, by the reason.
     """
 
     value: float
@@ -182,17 +182,18 @@ class Cost:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run will train.
+    """Where a run trains.
 
     Attributes:
         device: name of the GPU or CPU, as records have it.
         threads: of PyTorch; None on a GPU, whose speed they do not decide.
-        memory: bytes of the GPU's memory; None on a CPU.
+        memory: bytes of the GPU's memory; None on a CPU, and where a record says the machine. Two
+            machines are equal without regard to it.
     """
 
     device: str
     threads: int | None = None
-    memory: int | None = None
+    memory: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         if self.threads is None:
@@ -449,7 +450,7 @@ class CostEstimator:
 
     def _alike_on(self, config: RunConfig, machine: Machine) -> list[_StoredRun]:
         """Return the runs of `_alike` that a machine has trained."""
-        return [run for run in self._alike(config) if run.machine == _without_memory(machine)]
+        return [run for run in self._alike(config) if run.machine == machine]
 
     def _ratio_of_tasks(self, config: RunConfig, task: str) -> float:
         """Return how long a row of a run's task takes, relative to a row of another task.
@@ -477,7 +478,7 @@ class CostEstimator:
         others = [
             str(other)
             for other, _ in self._machines[config.backbone.name].most_common()
-            if other != _without_memory(machine)
+            if other != machine
         ]
         if others:
             elsewhere = f" (records are of {abbreviate(others)})"
@@ -512,12 +513,12 @@ class CostEstimator:
         """Return the highest peak memory of stored runs that are like a run."""
         if machine is None:
             return Amount.missing("the machine of the runs is not known here")
-        runs = [
-            run
-            for run in self._alike(config)
+        runs = []
+        for run in self._alike(config):
             # Another run of the same process may have caused the peak.
-            if run.machine.device == machine.device and run.result.memory_is_own is not False
-        ]
+            is_own_peak = run.result.memory_is_own is not False
+            if run.machine.device == machine.device and is_own_peak:
+                runs.append(run)
         own = [run for run in runs if run.result.method == config.method]
         batches = (size.batch, config.max_length) if size else None
         of_task = [run for run in own if run.result.task == config.task]
@@ -529,11 +530,6 @@ class CostEstimator:
         if runs:
             return Amount.known(_peak(runs), "the largest run of other methods")
         return Amount.missing(f"no finished run on {machine.device}")
-
-
-def _without_memory(machine: Machine) -> Machine:
-    """Return a machine as records have it, without its memory, to be compared with theirs."""
-    return Machine(machine.device, machine.threads)
 
 
 def _peak(runs: Iterable[_StoredRun]) -> float:

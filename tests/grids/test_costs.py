@@ -113,9 +113,11 @@ def cards(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
 def test_a_gpu_is_named_as_records_name_it(cards, monkeypatch):
-    assert machine_here("auto", 1) == Machine("NVIDIA Card", memory=81920 << 20)
+    first = machine_here("auto", 1)
+    assert (first, first.memory) == (Machine("NVIDIA Card"), 81920 << 20)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bb")
-    assert machine_here("cuda", 4) == Machine("NVIDIA Other", memory=16384 << 20)
+    second = machine_here("cuda", 4)
+    assert (second, second.memory) == (Machine("NVIDIA Other"), 16384 << 20)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-cc")
     assert machine_here("auto", 1) is None
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
