@@ -21,12 +21,11 @@ class BitFit(Method):
         first layer, so its bias trains, and leaves that of the last layer's output LayerNorm frozen."""
 
     def prepare(self, encoder: Encoder) -> None:
-        head = list(encoder.task_head)
         names = [name for name, _ in encoder.model.named_parameters()]
         # The last part of a name decides: MPNet's `relative_attention_bias.weight` is an embedding
         # of distances, no bias.
         biases = [name for name in names if "bias" in name.rpartition(".")[2]]
-        if not set(biases) - set(head):
+        if not set(biases) - encoder.task_head.keys():
             raise UsageError(
                 f"nothing to train: this '{encoder.model_type}' encoder has no biases; choose"
                 " another method"
@@ -35,12 +34,23 @@ class BitFit(Method):
             # A pretrained pooler is part of the encoder here: only its bias trains.
             head = names_without_pretrained_values(encoder, self.context.missing_keys)
         else:
-            norms = [name for name in biases if "norm" in name.lower()]
-            of_embeddings = [name for name in norms if encoder.is_in_embeddings(name)]
-            of_layers = [name for name in biases if encoder.layer_of(name) is not None]
-            # Parameters are in the model's order, so the last norm of the layers is the last
-            # layer's output LayerNorm. The slice is empty where the norms have no biases.
-            last_norm = [name for name in of_layers if name in norms][-1:]
-            of_layers = [name for name in of_layers if name not in last_norm]
-            biases = [*of_embeddings, *of_layers]
+            head = list(encoder.task_head)
+            biases = _biases_of_layers(encoder, biases)
         freeze_except(encoder, [*head, *biases])
+
+
+def _biases_of_layers(encoder: Encoder, biases: list[str]) -> list[str]:
+    """Return the biases that train with `layers`: `BitFit.Settings` says which these are.
+
+    Args:
+        encoder: the model and its parts.
+        biases: names of all biases, in the model's order.
+    """
+    norms = [name for name in biases if "norm" in name.lower()]
+    of_embeddings = [name for name in norms if encoder.is_in_embeddings(name)]
+    of_layers = [name for name in biases if encoder.layer_of(name) is not None]
+    # The last norm of the layers is the last layer's output LayerNorm. The slice is empty where the
+    # norms have no biases.
+    last_norm = [name for name in of_layers if name in norms][-1:]
+    trained = [name for name in of_layers if name not in last_norm]
+    return [*of_embeddings, *trained]
