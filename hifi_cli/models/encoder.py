@@ -45,8 +45,7 @@ class Encoder:
     @property
     def num_heads(self) -> int:
         """Attention heads of a layer."""
-        # It raises where heads are not known.
-        _ = self.module_names
+        self._refuse_unknown_family()
         return int(self.config.num_attention_heads)
 
     @property
@@ -127,13 +126,21 @@ class Encoder:
         Raises:
             UsageError: they are not known.
         """
+        self._refuse_unknown_family()
+        return FAMILIES[self.model_type]
+
+    def _refuse_unknown_family(self) -> None:
+        """Refuse an encoder whose layers, parts and attention heads cannot be named.
+
+        Raises:
+            UsageError: it is one.
+        """
         if not self.is_supported_family:
             raise UsageError(
                 f"the attention heads of a '{self.model_type}' model are not known here; known are"
                 f" {', '.join(FAMILIES)}; choose another backbone, or a method that names no parts"
                 " (full-ft, linear-probing)"
             )
-        return FAMILIES[self.model_type]
 
     @property
     def base(self) -> nn.Module:
@@ -354,10 +361,11 @@ def _attention_mask(attention_mask: Tensor | None = None, **settings: Any) -> Te
     """Make the additive mask as transformers does; it neither waits for a device nor copies to it."""
     from transformers.masking_utils import sdpa_mask
 
-    # To look whether there is padding would wait for the device.
-    settings["allow_is_bidirectional_skip"] = (
-        attention_mask is None and "allow_is_bidirectional_skip" in settings
-    )
+    # A mask that hides nothing need not be made. Of a decoder there is none, and whether a given mask
+    # hides padding is not looked at: that would wait for the device. Of the two kinds of masks,
+    # transformers gives this setting for the one of encoders alone.
+    is_of_encoder = "allow_is_bidirectional_skip" in settings
+    settings["allow_is_bidirectional_skip"] = is_of_encoder and attention_mask is None
     settings["allow_is_causal_skip"] = False
     dtype = settings.pop("dtype", torch.float32)
     # bool [batch, 1, tokens, tokens].
