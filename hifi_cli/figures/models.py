@@ -28,7 +28,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.figures.figure import FigureRequest, Kind, Row, train
 from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.task_heads import pool
+from hifi_cli.models.task_heads import last_token_states
 from hifi_cli.records.record import StepMetrics
 from hifi_cli.runs.heads import sample
 from hifi_cli.runs.inputs import load_task
@@ -294,7 +294,7 @@ def features(encoder: Encoder, examples: list[EncodedExample], pad: dict[str, in
         hidden = encoder.base(**inputs).last_hidden_state
         read_by_head = hidden[:, 0]
         if encoder.is_causal:
-            read_by_head = pool(hidden, inputs["attention_mask"])
+            read_by_head = last_token_states(hidden, inputs["attention_mask"])
         states.append(read_by_head.double().cpu().numpy())
     return np.stack(in_order(batches, states))
 

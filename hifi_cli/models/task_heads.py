@@ -46,7 +46,15 @@ class TaskHeadSpec:
 
 
 class MLPTaskHead(nn.Module):
-    """Two linear layers, without dropout."""
+    """Two linear layers with an activation between them, without dropout.
+
+    Args:
+        inputs: size of the features.
+        width: of the hidden layer.
+        outputs: number of logits.
+        activation: of the hidden layer.
+        std: of the initial weights, which `initialize` draws.
+    """
 
     def __init__(
         self, inputs: int, width: int, outputs: int, activation: nn.Module, std: float
@@ -88,17 +96,17 @@ class EncoderWithTaskHead(nn.Module):
             # those of both target words, their distance and their product.
             inputs = 5 * config.hidden_size
         if spec.config.kind == "mlp":
+            width = spec.config.width
             activation: nn.Module = nn.Identity()
             if spec.config.activation == "relu":
                 activation = nn.ReLU()
-            self.task_head = MLPTaskHead(
-                inputs, spec.config.width, spec.outputs, activation, spec.config.init_std
-            )
+            std = spec.config.init_std
         else:
-            # The layer is as wide as a pooler, with a pooler's tanh.
-            self.task_head = MLPTaskHead(
-                inputs, config.hidden_size, spec.outputs, nn.Tanh(), config.initializer_range
-            )
+            # The hidden layer is as wide as a pooler, with a pooler's tanh.
+            width = config.hidden_size
+            activation = nn.Tanh()
+            std = config.initializer_range
+        self.task_head = MLPTaskHead(inputs, width, spec.outputs, activation, std)
 
     def forward(
         self,
@@ -122,7 +130,7 @@ class EncoderWithTaskHead(nn.Module):
         states = self.backbone(**flat).last_hidden_state
         features = states[:, 0]
         if self.is_causal:
-            features = pool(states, flat["attention_mask"])
+            features = last_token_states(states, flat["attention_mask"])
         if word_spans is not None:
             first, second = word_states(states, word_spans).unbind(1)
             features = torch.cat(
@@ -134,7 +142,7 @@ class EncoderWithTaskHead(nn.Module):
         return SimpleNamespace(logits=logits)
 
 
-def pool(states: Tensor, attention_mask: Tensor) -> Tensor:
+def last_token_states(states: Tensor, attention_mask: Tensor) -> Tensor:
     """Take the last real token's state, the only one in a decoder that depends on the whole text.
 
     Args:
