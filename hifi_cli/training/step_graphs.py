@@ -14,12 +14,6 @@ In bf16, Linears multiply by copies of their weights (`models/bf16_weights`), th
 autocast would cast. Gradients are written to where they are in every step, which casts those of the
 copies.
 
-Where attention has no padding, every batch is as wide as the longest train example: only embeddings
-and task head compute on that width. Where attention computes on padding, a batch is as wide as a
-multiple of 16 tokens. Then, if transformers makes the mask, at least one token is padding where the
-encoder has a position for it: of a mask without padding transformers makes none, except in a
-recording, which cannot look at it.
-
 Freeing a graph while another one is recorded spoils the recording. Graphs may be freed by a garbage
 collection at any allocation, long after the run that they belong to. So a stage frees its graphs
 when it ends (`StepGraphs.close`), and nothing is collected during a recording.
@@ -59,6 +53,10 @@ from hifi_cli.training.runner import ModelRunner, step_out_of_memory
 _MULTIPLE = 128
 # Where attention computes on padding, a batch is as wide as a multiple of so many tokens.
 _WIDTH_MULTIPLE = 16
+# Where transformers makes the attention mask, at least so many tokens of a batch are padding, if the
+# encoder has positions for them: of a batch without padding transformers makes no mask, except in a
+# recording, which cannot look at it.
+_LEAST_PADDING = 1
 # Steps of a size that compute before one is recorded: libraries choose their kernels in them.
 _WARM_UP = 2
 # These adapters of peft copy from the host or wait for the device in their forward pass.
@@ -178,8 +176,8 @@ class StepGraphs:
         is_packed: whether the layers get packed tokens, and a batch an example of padding.
         has_fixed_width: whether all batches are padded to `width`.
         width: tokens of the widest padded batch.
-        normalizing_weights: the class weights as numbers, by which a batch's loss is divided.
-        class_weights: the same on the device, by which a recorded step multiplies.
+        class_weights: as numbers, by which a batch's loss is divided.
+        class_weights_on_device: the same, by which a recorded step multiplies.
         bf16_weights: the copies; None: the steps compute in float32, or without copies.
         gradients: of each parameter that gets one, in the same memory in every step.
         uses: micro-batches so far, by their size.
@@ -205,10 +203,10 @@ class StepGraphs:
         self.is_packed = runner.is_padding_free
         self.has_fixed_width = _attends_without_padding(runner)
         self.width = _largest_width(runner, longest)
-        self.normalizing_weights = class_weights
-        self.class_weights: Tensor | None = None
+        self.class_weights = class_weights
+        self.class_weights_on_device: Tensor | None = None
         if class_weights is not None:
-            self.class_weights = torch.tensor(class_weights, device=runner.device)
+            self.class_weights_on_device = torch.tensor(class_weights, device=runner.device)
         self.bf16_weights: Bf16Weights | None = None
         if runner.uses_autocast and self.copies_weights:
             self.bf16_weights = Bf16Weights(runner.encoder.model)
@@ -244,7 +242,7 @@ class StepGraphs:
         """
         runner = self.runner
         parts = runner.config.gradient_accumulation_steps
-        weight = 1 / loss_normalizer(runner.task, examples, self.normalizing_weights)
+        weight = 1 / loss_normalizer(runner.task, examples, self.class_weights)
         losses: list[Tensor] = []
         repeated = []
         with step_out_of_memory(len(examples), parts), tf32(runner.config.tf32):
@@ -291,7 +289,15 @@ class StepGraphs:
         if size not in self.graphs:
             replay, loss = self.record(compute)
             self.graphs[size] = _RecordedStep(inputs, replay, loss)
-        recorded = self.graphs[size]
+        return self._replay(self.graphs[size], inputs), True
+
+    def _replay(self, recorded: _RecordedStep, inputs: dict[str, Tensor]) -> Tensor:
+        """Compute the gradient of a micro-batch by a recorded step; return its loss.
+
+        Args:
+            recorded: a step of the micro-batch's size.
+            inputs: of `batch_of`, on the device.
+        """
         for name, values in inputs.items():
             recorded.inputs[name].copy_(values)
         recorded.replay()
@@ -300,7 +306,7 @@ class StepGraphs:
         for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
         # The next replay writes its loss into the same memory.
-        return recorded.loss.clone(), True
+        return recorded.loss.clone()
 
     def batch_of(self, examples: list[EncodedExample], weight: float) -> dict[str, Tensor]:
         """Collate a micro-batch with its labels, and with an example of padding if it is packed.
@@ -313,13 +319,7 @@ class StepGraphs:
             Tensors on the CPU: those of `collate`; `index` and `offsets` of the packed tokens, as
             `real_token_index` gives them, if the layers get such; `labels` and `weight`.
         """
-        width = self.width
-        if not self.has_fixed_width:
-            tokens = max(map(len, examples))
-            # At least one token is then padding; the top of this file says why.
-            if not self.is_packed:
-                tokens += 1
-            width = min(_rounded_up(tokens, _WIDTH_MULTIPLE), self.width)
+        width = self._width_of(examples)
         pad = self.runner.pad
         if self.is_packed:
             batch = collate([*examples, padding_example(examples, pad, width)], pad, multiple=width)
@@ -330,6 +330,17 @@ class StepGraphs:
         batch["labels"] = torch.from_numpy(label_array(self.runner.task, examples, width))
         batch["weight"] = torch.tensor(weight)
         return batch
+
+    def _width_of(self, examples: list[EncodedExample]) -> int:
+        """Return to how many tokens a micro-batch is padded; batches of few widths share a graph."""
+        # Where attention has no padding, only embeddings and task head compute on the width: that of
+        # the longest train example serves all.
+        if self.has_fixed_width:
+            return self.width
+        tokens = max(map(len, examples))
+        if not self.is_packed:
+            tokens += _LEAST_PADDING
+        return min(_rounded_up(tokens, _WIDTH_MULTIPLE), self.width)
 
     def compute(self, inputs: dict[str, Tensor], *, is_first: bool) -> Tensor:
         """Compute gradient and loss of a micro-batch; the host only launches kernels.
@@ -356,7 +367,7 @@ class StepGraphs:
         if self.is_packed:
             # The last example is that of padding.
             logits = logits[:-1]
-        targets = Targets(labels, self.class_weights, runner.config.label_smoothing)
+        targets = Targets(labels, self.class_weights_on_device, runner.config.label_smoothing)
         loss = LOSSES[runner.task.kind](logits, targets) * weight
         loss.backward()
         self.keep_gradients(self._new_gradients(), is_first=is_first)
@@ -470,10 +481,9 @@ def _largest_width(runner: ModelRunner, longest: int) -> int:
     width = _rounded_up(longest, runner.width_multiple)
     if runner.is_padding_free:
         return width
-    # One token more than the longest example, so that every batch has padding, unless the encoder
-    # has no position for it: the top of this file says why.
     positions = getattr(runner.encoder.model.config, "max_position_embeddings", 0)
-    with_padding = _rounded_up(longest + 1, runner.width_multiple)
+    with_padding = _rounded_up(longest + _LEAST_PADDING, runner.width_multiple)
+    # Without a position for the padding, the batch with the longest example has none.
     return min(with_padding, max(positions, width))
 
 

@@ -109,7 +109,7 @@ class RepeatedSteps(StepGraphs):
             parameter.grad = None
         uses_varlen = self.runner.uses_varlen
         self.runner.uses_varlen = False
-        loss = self.runner.accumulate_gradient(examples, self.normalizing_weights)
+        loss = self.runner.accumulate_gradient(examples, self.class_weights)
         self.runner.uses_varlen = uses_varlen
         usual = self.loss_and_gradients(loss)
         for parameter, gradient in self.gradients.items():
