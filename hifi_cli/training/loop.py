@@ -459,6 +459,8 @@ class Trainer:
         self.model.train()
         gradients = batch_gradients(self.runner, self.splits.gradient_batches, self.class_weights)
         method_stage.method.on_stage_start(self.model, gradients)
+        # The last gradient that the method has read would be a part of the first step's.
+        self.model.zero_grad()
         self._stage = self.new_stage()
 
     def new_stage(self) -> TrainingStage:

@@ -331,4 +331,3 @@ def batch_gradients(
                 if parameter.grad is not None:
                     parameter.grad = reduce(parameter.grad, "mean")
         yield
-    model.zero_grad()

@@ -4,6 +4,7 @@ import torch
 from prepared_models import prepare, splits_of
 from torch import nn
 
+from hifi_cli.methods.full_ft import FullFineTuning
 from hifi_cli.training.batches import batches_by_length, in_order
 from hifi_cli.training.loop import Trainer
 
@@ -29,6 +30,13 @@ def test_a_closed_stage_leaves_a_model_that_computes_with_its_own_weights(make, 
     assert not torch.equal(embedding.weight, before)
     assert torch.equal(embedding(ids), nn.functional.embedding(ids, embedding.weight))
     assert torch.equal(embedding(ids), trained)
+
+
+def test_a_gradient_that_a_method_read_is_no_part_of_the_first_step(make, workspace, monkeypatch):
+    """A method need not read the gradients of all batches."""
+    monkeypatch.setattr(FullFineTuning, "on_stage_start", lambda _, __, gradients: next(gradients))
+    trainer, _ = begun_stage(make, workspace, "full-ft")
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
 
 def test_a_stage_counts_its_own_steps(make, workspace):
