@@ -119,35 +119,36 @@ def plan_versus(
     """
     method = configs[0].method
     device = _device_of(configs[0])
-    # One configuration of each task stands for all of its seeds.
-    of_tasks = {config.task: config for config in configs}
-    planned = {}
-    for task, config in of_tasks.items():
+    # One run of each task stands for all of its seeds.
+    new_runs = {config.task: config for config in configs}
+    conditions = {}
+    for task, config in new_runs.items():
         check_method_settings(config)
-        planned[task] = planned_conditions(config, workspace, device)
-    comparable, left_out = comparable_with(baselines, planned)
+        conditions[task] = planned_conditions(config, workspace, device)
+    comparable, left_out = comparable_with(baselines, conditions)
     if comparable.runs.empty:
         raise MissingError(
             f"no stored run can be compared with {method} here: {abbreviate(left_out, '; ')}"
         )
     # A task on which nothing can be compared is not trained.
-    configs = [config for config in configs if config.task in comparable.tasks]
-    seeds = sorted({config.seed for config in configs})
-    chosen_rates = _rates_to_try(rates, baselines, configs[0].learning_rate)
+    method_runs = [config for config in configs if config.task in comparable.tasks]
+    seeds = sorted({config.seed for config in method_runs})
+    rates_to_try = _rates_to_try(rates, baselines, method_runs[0].learning_rate)
     search_runs: list[RunConfig] = []
-    if len(chosen_rates) > 1:
-        search_runs = _search_runs(search_configs, chosen_rates, baselines)
+    if len(rates_to_try) > 1:
+        search_runs = _search_runs(search_configs, rates_to_try, baselines)
+    # The user's only rate needs no search.
     elif rates:
-        configs = [_with_rate(config, chosen_rates[0]) for config in configs]
+        method_runs = [_with_rate(config, rates_to_try[0]) for config in method_runs]
     return VersusPlan(
         method=method,
         baselines=comparable,
         search=baselines.search,
         left_out=left_out,
         outlooks=outlooks(comparable, seeds),
-        canary_runs=_canary_runs(comparable, of_tasks, seeds, canary),
+        canary_runs=_canary_runs(comparable, new_runs, seeds, canary),
         search_runs=search_runs,
-        method_runs=[*configs],
+        method_runs=method_runs,
         device=device,
     )
 
@@ -189,10 +190,9 @@ def planned_conditions(
             f"the encoder {config.backbone.name} is not here, and nothing can be compared without"
             " its digest: give --backbone"
         )
-    content = config.model_dump(mode="json")
-    conditions: dict[str, Any] = {}
-    for key in content:
-        conditions[COLUMN_OF_KEY.get(key, key)] = content[key]
+    settings: dict[str, Any] = {}
+    for key, value in config.model_dump(mode="json").items():
+        settings[COLUMN_OF_KEY.get(key, key)] = value
     usual = protocol_config(
         task=config.task,
         method=config.method,
@@ -200,8 +200,8 @@ def planned_conditions(
         protocol=config.protocol,
         shots=config.shots,
     )
-    planned = {column: conditions.get(column) for column in CONDITIONS}
-    return planned | {
+    conditions = {column: settings.get(column) for column in CONDITIONS}
+    return conditions | {
         "metric": task.with_primary(config.primary_metric).primary,
         "precision": "bf16" if uses_bf16(config.precision, device) else "fp32",
         "selection": config.epoch_rule.selection,
@@ -278,7 +278,7 @@ def _search_runs(
 
 def _canary_runs(
     baselines: Baselines,
-    planned: dict[str, RunConfig],
+    new_runs: dict[str, RunConfig],
     seeds: Sequence[int],
     name: str | None,
 ) -> list[RunConfig]:
@@ -286,7 +286,7 @@ def _canary_runs(
 
     Args:
         baselines: those that can be compared.
-        planned: the new method's run on each task, whose backbone and device the canary has.
+        new_runs: the new method's run on each task, whose backbone and device the canary has.
         seeds: that the new method is trained with.
         name: of the baseline; None: the fastest one that can be repeated.
 
@@ -312,7 +312,7 @@ def _canary_runs(
             " other --tasks, --seeds or --against"
         )
     _, runs = min(candidates, key=lambda candidate: candidate[0])
-    return [_repeated(stored, planned[stored.task]) for stored in runs.itertuples()]
+    return [_repeated(stored, new_runs[stored.task]) for stored in runs.itertuples()]
 
 
 def _why_not_repeated(method: str, runs: pd.DataFrame, tasks: set[str]) -> str:
@@ -335,18 +335,18 @@ def _why_not_repeated(method: str, runs: pd.DataFrame, tasks: set[str]) -> str:
     return ""
 
 
-def _repeated(stored: Any, planned: RunConfig) -> RunConfig:
+def _repeated(stored: Any, new_run: RunConfig) -> RunConfig:
     """Return the configuration of a stored run, for this machine.
 
     Args:
         stored: a row of `Baselines.runs`.
-        planned: the new method's run on its task.
+        new_run: the new method's run on its task.
 
     Raises:
         UsageError: this program has other settings than the stored run.
     """
     config = parse(RunConfig, stored.config, f"the stored run {stored.path}")
-    here = {"task": planned.task, "backbone": planned.backbone, "device": planned.device}
+    here = {"task": new_run.task, "backbone": new_run.backbone, "device": new_run.device}
     config = config.model_copy(update=here)
     if config.config_hash != stored.config_hash:
         raise UsageError(
@@ -568,4 +568,5 @@ def measured_step(config: RunConfig, workspace: Workspace) -> float:
     trainer.train()
     durations = [end - start for start, end in pairwise(clock.times)]
     release_memory()
+    # A run may have fewer steps than are slow.
     return statistics.median(durations[_SLOW_STEPS:] or durations)
