@@ -36,7 +36,7 @@ from hifi_cli.tasks.examples import EncodedExample, Predictions, Values
 from hifi_cli.tasks.task_spec import TaskSpec, task_digest
 from hifi_cli.text import format_number
 from hifi_cli.training import processes
-from hifi_cli.training.loop import Progress, Splits, Trainer, measure_reported_rows
+from hifi_cli.training.loop import Progress, Trainer, measure_reported_rows
 
 # --- the epoch that is kept, and its scores
 
@@ -227,21 +227,13 @@ class Costs:
 
 
 def result_of(
-    inputs: RunInputs,
-    prepared: PreparedRun,
-    splits: Splits,
-    progress: Progress,
-    outcome: Outcome,
-    costs: Costs,
-    code: str | None,
+    inputs: RunInputs, trainer: Trainer, outcome: Outcome, costs: Costs, code: str | None
 ) -> RunResult:
     """Build the record of a run.
 
     Args:
         inputs: what it was computed from, with the run's own configuration.
-        prepared: its model, in the method's last stage.
-        splits: its examples.
-        progress: how far training came.
+        trainer: has trained the model, or stopped where it diverged.
         outcome: its scores, or why it diverged.
         costs: what it took.
         code: digest of the user's own code; None: there is none.
@@ -250,8 +242,9 @@ def result_of(
     task = inputs.task
     data = inputs.data
     pretrained = inputs.pretrained
-    heads = prepared.method.context.heads
-    trained_by = progress.processes
+    splits = trainer.splits
+    heads = trainer.method.context.heads
+    trained_by = trainer.progress.processes
     device_types = [process["device_type"] for process in trained_by]
     precisions = sorted({process["precision"] for process in trained_by})
     return RunResult(
@@ -267,7 +260,7 @@ def result_of(
         split="validation",
         selection=config.epoch_rule.selection,
         report=config.report,
-        primary_metric=prepared.task.primary,
+        primary_metric=trainer.runner.task.primary,
         n_examples=splits.count(lambda examples: len(rows_of(examples))),
         truncated=splits.count(count_truncated_rows),
         shots=config.shots,
@@ -291,21 +284,21 @@ def result_of(
         peak_memory_bytes=costs.peak_memory_bytes,
         memory_is_own=costs.memory_is_own,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
-        epoch_metrics=progress.epoch_metrics,
-        provenance=_provenance(prepared, trained_by),
+        epoch_metrics=trainer.progress.epoch_metrics,
+        provenance=_provenance(trainer.runner.device, trained_by),
     )
 
 
-def _provenance(prepared: PreparedRun, trained_by: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _provenance(device: torch.device, trained_by: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return command, code, libraries and machine of a run that finishes now, with all its devices.
 
     Args:
-        prepared: its model, on the device of this process.
+        device: of this process.
         trained_by: what is known of each process that trained it, in order.
     """
     count = processes.process_state().num_processes
     devices = dict.fromkeys(process["device"] for process in trained_by)
-    provenance = describe_provenance(prepared.device, processes=count)
+    provenance = describe_provenance(device, processes=count)
     provenance["device"] = " and ".join(devices)
     provenance["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
     return provenance

@@ -125,7 +125,7 @@ def run(
             outcome = _evaluate_and_store(trainer, prepared, directory, divergence)
             # The evaluation of the kept epoch is a part of what the run takes.
             costs = Costs(trainer.seconds, peak_memory(device), memory_is_own)
-            result = result_of(inputs, prepared, splits, trainer.progress, outcome, costs, code)
+            result = result_of(inputs, trainer, outcome, costs, code)
             if processes.is_main():
                 # The record comes last, because its presence is what makes a run finished: a kill
                 # before this line leaves a checkpoint to continue from.
