@@ -21,34 +21,23 @@ def load_splits(inputs: RunInputs) -> Splits:
         UsageError: there are too few rows for `shots`.
     """
     config = inputs.config
-    task = inputs.task
-    data = inputs.data
-    tokenizer = inputs.tokenizer
-
-    def load(split: Split) -> list[EncodedExample]:
-        if config.limit is None:
-            return inputs.examples(split)
-        # The cache holds whole splits: a limited one is tokenized apart.
-        return tokenizer.tokenize(data.rows(split)[: config.limit])
-
     # Not every copy of a task has its extra splits, such as MNLI's mismatched rows.
-    extra = {
-        suffix: load(split)
-        for suffix, split in task.extra_validation.items()
-        if split in data.splits
-    }
-    reported = load("validation")
+    extra = {}
+    for suffix, split in inputs.task.extra_validation.items():
+        if split in inputs.data.splits:
+            extra[suffix] = _examples_within_limit(inputs, split)
+    reported = _examples_within_limit(inputs, "validation")
     fewshot = None
-    if config.shots or config.selection == "holdout":
+    if config.epoch_rule.selects_apart:
         # Rows of the train split select the epoch: a holdout, or as many as the shots are.
-        train_rows, selection_rows = split_train(config, task, data.rows("train"))
-        train = tokenizer.tokenize(train_rows)
-        selection = tokenizer.tokenize(selection_rows)
+        train_rows, selection_rows = split_train(config, inputs.task, inputs.data.rows("train"))
+        train = inputs.tokenizer.tokenize(train_rows)
+        selection = inputs.tokenizer.tokenize(selection_rows)
         if config.shots:
             fewshot = task_sources.few_shot_rows(train_rows, selection_rows)
     else:
         # The usual run: the validation rows both select the epoch and are reported.
-        train = load("train")
+        train = _examples_within_limit(inputs, "train")
         selection = reported
     # A method that chooses parameters by gradients, as Child-Tuning-D does, takes those of the
     # training rows; a few-shot run takes those of the full train split.
@@ -63,6 +52,15 @@ def load_splits(inputs: RunInputs) -> Splits:
         extra_validation=extra,
         fewshot=fewshot,
     )
+
+
+def _examples_within_limit(inputs: RunInputs, split: Split) -> list[EncodedExample]:
+    """Return the examples of a split, of its first `limit` rows if that is set."""
+    limit = inputs.config.limit
+    if limit is None:
+        return inputs.examples(split)
+    # The cache holds whole splits: a limited one is tokenized apart.
+    return inputs.tokenizer.tokenize(inputs.data.rows(split)[:limit])
 
 
 def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[list[Row], list[Row]]:
