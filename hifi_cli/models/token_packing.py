@@ -52,8 +52,8 @@ def packed_forward(encoder: Encoder, batch: "PackedBatch") -> Iterator[None]:
         return args, settings
 
     def before_embeddings(_: nn.Module, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        # The embeddings still see the padded batch. NomicBERT of transformers 5.8 takes the types of
-        # its tokens by position.
+        # The embeddings still see the padded batch, and must not get the positions of the packed one.
+        # NomicBERT of transformers 5.8 hands them on, and takes the types of its tokens by them.
         if encoder.module_names.rotary and "position_ids" in settings:
             width = batch.token_mask.shape[1]
             positions = torch.arange(width, device=batch.token_mask.device)
@@ -61,7 +61,7 @@ def packed_forward(encoder: Encoder, batch: "PackedBatch") -> Iterator[None]:
         return args, settings
 
     def after_embeddings(_: nn.Module, __: tuple[Any, ...], padded: Tensor) -> Tensor:
-        return _with_rows(batch.pack(padded), batch.spare)[None]
+        return _with_zero_rows(batch.pack(padded), batch.spare)[None]
 
     def after_layers(_: nn.Module, __: tuple[Any, ...], packed: Tensor) -> Tensor:
         return batch.unpack(packed[0, : len(batch.index)])
@@ -287,7 +287,7 @@ def _scatter(packed: Tensor, index: Tensor, rows: int) -> Tensor:
     return packed.new_zeros(rows, *packed.shape[1:]).index_copy_(0, index, packed)
 
 
-def _with_rows(packed: Tensor, spare: int) -> Tensor:
+def _with_zero_rows(packed: Tensor, spare: int) -> Tensor:
     """Return a tensor with `spare` rows of zeros at its end."""
     if not spare:
         return packed
@@ -437,7 +437,7 @@ def attend_in_groups(
     joined = outputs[0]
     if len(outputs) > 1:
         joined = torch.cat(outputs)
-    return _with_rows(joined, batch.spare)[None]
+    return _with_zero_rows(joined, batch.spare)[None]
 
 
 def _split(states: Tensor, batch: PackedBatch) -> Sequence[Tensor]:
