@@ -32,8 +32,6 @@ from hifi_cli.training.stage import TrainingStage, batch_gradients
 # decide whether a run on a full disk may go on without a checkpoint.
 _RECORD_BYTES = 1 << 15
 _PREDICTION_BYTES = 256
-
-
 # Facts of a process that its numbers may depend on; a run that goes on with others says so.
 _CONDITIONS = ("device", "precision", "threads", "processes")
 
@@ -105,7 +103,7 @@ class Progress:
 
     @property
     def epoch_metrics(self) -> list[EpochMetrics]:
-        """Return the lines of finished epochs."""
+        """The lines of finished epochs."""
         return [line for line in self.log_history if isinstance(line, EpochMetrics)]
 
     def state_dict(self) -> dict[str, Any]:
@@ -232,7 +230,8 @@ class Trainer:
         callback: is told of steps and log lines.
         checkpoint: where the state is saved, and resumed from if it is there.
         max_steps: stop after this number of steps, before the evaluation.
-        trains_all_words: also those that no train example has, whatever the method says.
+        trains_all_words: whether the word embedding trains whole, also where the method may leave
+            out the words that no train example has.
         process: what the record says of this process; see `runs.provenance.describe_process`.
 
     Attributes:
@@ -290,7 +289,7 @@ class Trainer:
 
     @property
     def stage(self) -> TrainingStage:
-        """Return the stage that trains; there is one as soon as a stage has begun."""
+        """The stage that trains; there is one as soon as a stage has begun."""
         assert self._stage is not None
         return self._stage
 

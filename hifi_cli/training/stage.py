@@ -35,7 +35,8 @@ class TrainingStage:
         steps: the numbers of the stage's steps in the run.
         examples: the train examples of the run.
         class_weights: of the loss; None: equal ones.
-        trains_all_words: also those that no example has, whatever the method says.
+        trains_all_words: whether the word embedding trains whole, also where the method may leave
+            out the words that no example has.
 
     Attributes:
         optimizer, lr_scheduler: AdamW over what trains, and its learning rates.
