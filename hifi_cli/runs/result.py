@@ -386,17 +386,21 @@ def prediction_rows(
         predictions: of the examples' rows, as the task's rules make them of the logits.
     """
     rules = task.rules
-    outputs: list[tuple[Any, list[float]]]
+    predicted: list[Any]
+    logits_of_rows: list[list[float]]
     if isinstance(predictions, np.ndarray):
-        words = [rules.label_word(value) for value in predictions]
-        floats = logits.astype(np.float32).tolist()
-        outputs = list(zip(words, floats, strict=True))
+        # Numbers, which stand in the file as people read them, with the logits of the row's example.
+        predicted = [rules.label_word(value) for value in predictions]
+        logits_of_rows = logits.astype(np.float32).tolist()
     else:
-        outputs = [(output.prediction, output.logits) for output in predictions]
+        # Answers or tags, which have the logits that they were chosen by.
+        predicted = [output.prediction for output in predictions]
+        logits_of_rows = [output.logits for output in predictions]
     lines = []
-    for row, (prediction, values) in zip(rows_of(examples), outputs, strict=True):
+    of_rows = zip(rows_of(examples), predicted, logits_of_rows, strict=True)
+    for row, prediction, row_logits in of_rows:
         label = rules.stored_label(row)
-        lines.append(Prediction(id=row.id, label=label, prediction=prediction, logits=values))
+        lines.append(Prediction(id=row.id, label=label, prediction=prediction, logits=row_logits))
     return lines
 
 
