@@ -433,9 +433,9 @@ class CostEstimator:
         """Estimate the seconds of a run."""
         measured = self._measured.get(config.method)
         if measured:
+            seconds_of_row = measured.seconds / measured.batch
             ratio = self._ratio_of_tasks(config, measured.task)
-            seconds = measured.seconds / measured.batch * ratio * size.work
-            return Amount.known(seconds, MEASURED_HERE)
+            return Amount.known(seconds_of_row * ratio * size.work, MEASURED_HERE)
         if machine is None:
             return Amount.missing("the machine of the runs is not known here")
         runs = self._alike_on(config, machine)
@@ -475,11 +475,8 @@ class CostEstimator:
     def _why_no_step(self, config: RunConfig, machine: Machine) -> str:
         """Return why no record gives the time of a step."""
         elsewhere = ""
-        others = [
-            str(other)
-            for other, _ in self._machines[config.backbone.name].most_common()
-            if other != machine
-        ]
+        machines = self._machines[config.backbone.name].most_common()
+        others = [str(other) for other, _ in machines if other != machine]
         if others:
             elsewhere = f" (records are of {abbreviate(others)})"
         return f"no measured step on {machine}{elsewhere}: train one run first"

@@ -256,17 +256,18 @@ class Planner:
 
     def _started_from(self, run: str, plain: PlainModel) -> PlainModel:
         """Return a model in which the parameters that a run to start from has are not missing."""
-        # The plan names a run that is not there in a line of its own.
-        with suppress(HifiError):
+        try:
             path = run_to_start_from(run, self.workspace.results_dir).path
             start = read_finished(path, trust=self.workspace.trust).config
             started = _plain_model(start, task_head_of(start, load_task(start)))
-            prefix = plain.model.base_model_prefix
-            inside = Encoder(started.model).base.named_parameters()
-            names = {f"{prefix}.{name}" for name, _ in inside}
-            missing_keys = [name for name in plain.missing_keys if name not in names]
-            return replace(plain, missing_keys=missing_keys)
-        return plain
+        except HifiError:
+            # The plan names a run that is not there in a line of its own.
+            return plain
+        prefix = plain.model.base_model_prefix
+        inside = Encoder(started.model).base.named_parameters()
+        names = {f"{prefix}.{name}" for name, _ in inside}
+        missing_keys = [name for name in plain.missing_keys if name not in names]
+        return replace(plain, missing_keys=missing_keys)
 
 
 @contextmanager
