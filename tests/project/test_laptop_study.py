@@ -134,12 +134,15 @@ def _section(heading):
 
 
 def _rounds_to(printed, measured):
-    """Say whether each printed number is the measured one, rounded to the digits that are printed."""
+    """Say whether each printed number is the measured one, rounded to the digits that are printed.
+
+    A number that was rounded twice, 0.8649 by way of 0.865 to 0.87, is none.
+    """
     numbers = re.findall(r"[+-]?\d+(?:\.\d+)?", printed)
     assert len(numbers) == len(measured), printed
     for text, number in zip(numbers, measured, strict=True):
         digits = len(text.partition(".")[2])
-        assert float(text) == pytest.approx(number, abs=0.51 * 10**-digits), printed
+        assert float(text) == pytest.approx(number, abs=0.500001 * 10**-digits), printed
 
 
 def _printed_claims():
@@ -192,11 +195,18 @@ def test_the_page_of_results_has_the_claims_of_the_study(hifi):
     of_runs = re.search(r"^STUDY_CLAIMS := (.+)$", makefile, re.MULTILINE)[1].split()
     of_figures = re.search(r"^STUDY_FIGURE_CLAIMS := (.+)$", makefile, re.MULTILINE)[1].split()
     assert {*printed} == {*of_runs, *(f"ehft/{claim}" for claim in of_figures)}
+    decided = {}
+    for file, protocol, study in [
+        ("hifi", "study", "study"),
+        ("rankings", "study", "study"),
+        ("ehft", "study-ehft", "study"),
+        ("ehft", "study-ehft", "study-cpu"),
+    ]:
+        for row in _decided(hifi, file, protocol, study):
+            decided[study, f"{file}/{row['label']}"] = row
     for key, cell in printed.items():
-        protocol = "study-ehft" if key.startswith("ehft") else "study"
         study = "study" if key in of_runs else "study-cpu"
-        (row,) = _decided(hifi, key, protocol, study)
-        _check_claim(key, cell, row)
+        _check_claim(key, cell, decided[study, key])
 
 
 def test_verdicts_hold_for_the_last_epoch_and_with_six_seeds(hifi, tmp_path):
@@ -224,6 +234,50 @@ def test_verdicts_hold_for_the_last_epoch_and_with_six_seeds(hifi, tmp_path):
             assert verdicts["last"][key] == verdicts["all"][key], key
             of_six = "undecided" if key in needs_all_seeds else verdicts["all"][key]
             assert verdicts["six"][key] == of_six, key
+
+
+def _verdicts_without_a_seed(hifi, tmp_path, words, protocol):
+    """Give the verdicts of claims on the packed runs without seed 4, then without 5, and so on to 11."""
+    lines = (ROOT / "results" / "study" / "runs.jsonl").read_text().splitlines()
+    runs = [json.loads(line) for line in lines]
+    found = {}
+    for left_out in range(4, 12):
+        kept = []
+        for line, run in zip(lines, runs, strict=True):
+            is_of_protocol = run["path"].startswith(f"runs/{protocol}/")
+            if is_of_protocol and run["record"]["seed"] not in (2, left_out):
+                kept.append(line)
+        (tmp_path / "runs.jsonl").write_text("\n".join(kept) + "\n")
+        command = ["claims", *words, "--protocol", protocol, "--format", "json"]
+        rows = json.loads(hifi(*command, "--results-dir", str(tmp_path)).out)["rows"]
+        found[left_out] = {row["label"]: row["verdict"] for row in rows}
+    return found
+
+
+def test_the_verdict_on_random_heads_is_undecided_without_one_of_six_seeds(hifi, tmp_path):
+    without = _verdicts_without_a_seed(hifi, tmp_path, ["hifi/above-random"], "study")
+    undecided = [seed for seed, rows in without.items() if rows["above-random"] == "undecided"]
+    assert undecided == [4, 6, 7, 9, 10, 11]
+    assert "without any one of six of the" in _section("## The claims of both papers")
+
+
+@pytest.mark.parametrize(
+    ("file", "protocol", "decided"),
+    [("hifi", "study", 3), ("rankings", "study", 1), ("ehft", "study-ehft", 5)],
+)
+def test_all_other_verdicts_on_scores_stay_without_any_one_seed(
+    hifi, tmp_path, file, protocol, decided
+):
+    printed = _printed_claims()
+    for rows in _verdicts_without_a_seed(hifi, tmp_path, [file], protocol).values():
+        expected = {}
+        for claim, verdict in rows.items():
+            stated = printed.get(f"{file}/{claim}", ("", "", ""))[2]
+            # The claims about figures have no runs here.
+            if verdict != "not run" and stated.startswith("**") and claim != "above-random":
+                expected[claim] = stated.partition("**,")[0].strip("*")
+        assert len(expected) == decided
+        assert {claim: rows[claim] for claim in expected} == expected
 
 
 def _compared(hifi, first, protocol, *words):
@@ -328,7 +382,9 @@ def test_the_page_of_results_has_the_differences_of_the_study(hifi):
     assert (round(min(on_cb)), round(max(on_cb))) == (3, 7) and "3 to 7 points" in below
     # On the tasks beside CB: the order is that of the sentence.
     of_three, _ = _compared(hifi, "full-ft", "study-ehft", "--tasks", "cola,mrpc,stsb")
-    alone = below.partition("On these three tasks alone")[2]
+    alone, _, at_the_last = below.partition("On these three tasks alone")[2].partition(
+        "At the last epoch"
+    )
     order = ["eh-ft-prefix", "eh-ft-lora", "eh-ft-bitfit", "lp-ft"]
     shown = [method for method in order if of_three[method]["verdict"] == "better"]
     assert shown == ["eh-ft-bitfit", "lp-ft"]
@@ -336,14 +392,75 @@ def test_the_page_of_results_has_the_differences_of_the_study(hifi):
     for method in shown:
         measured += interval(of_three[method])
     _rounds_to(" ".join(re.findall(r"[+-]?\d+\.\d", alone)), measured)
+    of_three_last, _ = _compared(
+        hifi, "full-ft", "study-ehft", "--tasks", "cola,mrpc,stsb", "--score", "last"
+    )
+    assert of_three_last["eh-ft-lora"]["verdict"] == "better"
+    _rounds_to(at_the_last.partition(" by ")[2], interval(of_three_last["eh-ft-lora"]))
 
     of_lp_ft = ehft_points["EH-FT against LP-FT"]
     above = [of_full_ft["lp-ft"]["mean"] - of_full_ft[kind]["mean"] for kind in kinds]
     printed = re.search(r"average (\S+) to (\S+) points more", of_lp_ft)
     _rounds_to(" ".join(printed.groups()), [min(above), max(above)])
     of_lora, _ = _compared(hifi, "eh-ft-lora", "study-ehft")
-    printed = re.search(r"above it, by (\S+) \[(\S+), (\S+)\]", of_lp_ft)
-    _rounds_to(" ".join(printed.groups()), interval(of_lora["lp-ft"]))
+    of_lora_last, _ = _compared(hifi, "eh-ft-lora", "study-ehft", "--score", "last")
+    printed = re.search(
+        r"above it at the best epoch, by (.+?\]), .* last one, by (.+?\])", of_lp_ft
+    )
+    _rounds_to(printed[1], interval(of_lora["lp-ft"]))
+    _rounds_to(printed[2], interval(of_lora_last["lp-ft"]))
+    assert of_lora["lp-ft"]["verdict"] == "better" != of_lora_last["lp-ft"]["verdict"]
+
+
+def test_no_kind_of_ehft_is_shown_to_be_above_lp_ft_at_both_epochs(hifi):
+    """The sixth finding says so, and that two kinds lose on three tasks at an epoch or at none."""
+    kinds = ["eh-ft-lora", "eh-ft-bitfit", "eh-ft-prefix"]
+    above_lp_ft = {kind: [] for kind in kinds}
+    below_full_ft = {kind: [] for kind in kinds}
+    for epoch in ("best", "last"):
+        how = ["--score", epoch]
+        of_three, _ = _compared(hifi, "full-ft", "study-ehft", "--tasks", "cola,mrpc,stsb", *how)
+        for kind in kinds:
+            if of_three[kind]["verdict"] == "better":
+                below_full_ft[kind].append(epoch)
+            of_kind, _ = _compared(hifi, kind, "study-ehft", *how)
+            if of_kind["lp-ft"]["verdict"] == "better":
+                above_lp_ft[kind].append(epoch)
+    assert all(len(epochs) < 2 for epochs in above_lp_ft.values())
+    assert below_full_ft == {
+        "eh-ft-lora": ["last"],
+        "eh-ft-bitfit": ["best", "last"],
+        "eh-ft-prefix": [],
+    }
+
+
+def test_the_sixth_finding_has_the_papers_differences():
+    cells = registry.load("published", "ehft")["tables"]["roberta-large"]
+    of_study = [[*cells["columns"]].index(task) for task in ("cb", "cola", "mrpc", "stsb")]
+    averages = {}
+    for method in ("full-ft", "eh-ft-lora", "eh-ft-bitfit", "eh-ft-prefix"):
+        averages[method] = mean(cells["rows"][method]["means"][place] for place in of_study)
+    full_ft = averages.pop("full-ft")
+    above = [average - full_ft for average in averages.values()]
+    printed = re.search(r"\(the paper: (\S+) to (\S+) more\)", _section("## Eight findings"))
+    _rounds_to(" ".join(printed.groups()), [min(above), max(above)])
+
+
+def test_the_eighth_finding_counts_the_claims_about_figures():
+    """Without those about task heads (figure 4), which are those of the seventh finding."""
+    cells = _printed_claims()
+    keys = [*cells]
+    first, last = keys.index("ehft/prefix-moves-features-less"), keys.index("ehft/converges-faster")
+    verdicts = []
+    for key in keys[first : last + 1]:
+        if "head" not in key:
+            verdicts.append(cells[key][2].partition(",")[0].strip("*"))
+    numbers = ["None", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"]
+    finding = _section("## Eight findings").partition("\n8. ")[2]
+    reproduced = numbers[verdicts.count("reproduced")]
+    all_of_them = numbers[len(verdicts)].lower()
+    assert finding.startswith(f"**{reproduced} of {all_of_them} claims")
+    assert f"{numbers[verdicts.count('not reproduced')]} claims are not reproduced" in finding
 
 
 def test_the_pages_have_what_is_there_of_mpnet():
@@ -354,6 +471,7 @@ def test_the_pages_have_what_is_there_of_mpnet():
     method_of = {registry.label_of("methods", method): method for method in methods}
     section = _section("## MPNet-base, begun")
     printed = [line for line in section.splitlines() if re.search(r"\d\.\d", line)]
+    printed = [line for line in printed if line.startswith("|")]
     assert len(printed) == runs["method"].nunique() == 3
     for line in printed:
         label, *cells = (cell.strip() for cell in line.strip("|").split("|"))
@@ -370,8 +488,81 @@ def test_the_pages_have_what_is_there_of_mpnet():
             rate = run["record"]["config"]["learning_rate"]
             of_holdout[rate] = 100 * load_script("study_rates")._score(run["record"])
     design = (ROOT / "docs" / "study-design.md").read_text()
-    printed = re.search(r"on RTE 1e-3 is better \((\S+) against (\S+) %", design)
-    _rounds_to(" ".join(printed.groups()), [of_holdout[1e-3], of_holdout[3e-4]])
+    for printed in [
+        re.search(r"on RTE 1e-3 is better \((\S+) against (\S+) %", design),
+        re.search(r"1e-3 is better, (\S+) % against (\S+) %", section),
+    ]:
+        _rounds_to(" ".join(printed.groups()), [of_holdout[1e-3], of_holdout[3e-4]])
+
+
+def _records(study):
+    """Give each packed run's record, by its path."""
+    lines = (ROOT / "results" / study / "runs.jsonl").read_text().splitlines()
+    runs = [json.loads(line) for line in lines]
+    return {run["path"]: run["record"] for run in runs}
+
+
+def _with_falling_losses(records):
+    return {
+        path
+        for path, record in records.items()
+        if record["losses"]["last"] < record["losses"]["first"]
+    }
+
+
+def test_the_checks_before_the_verdicts_hold_for_all_runs_on_minilm():
+    """Those of the page of results, searches included: losses, equal runs, collapsed runs."""
+    records = _records("study")
+    records = {path: record for path, record in records.items() if "/minilm/" in path}
+    section = _section("## The study with new seeds")
+    assert len(records) == int(re.search(r"No two of the (\d+) runs", section)[1])
+    assert _with_falling_losses(records) == {*records}
+    scores = set()
+    for record in records.values():
+        # A search scores each epoch on the held-out rows alone.
+        metric = record["primary_metric"] if record["selection"] == "validation" else "selection"
+        scores.add((record["task"], *(line[metric] for line in record["epoch_metrics"])))
+        predicted = (record["classes"] or {}).get("predicted", {"a": 1, "b": 1})
+        assert sum(number > 0 for number in predicted.values()) > 1
+    assert len(scores) == len(records)
+    first, full_ft, heads = re.search(
+        r"CoLA from (\S+) to (\S+) with Full-FT and (\S+) with HiFi", section
+    ).groups()
+    for method, last in [("full-ft", full_ft), ("hifi-layerwise", heads)]:
+        losses = [
+            record["losses"]
+            for path, record in records.items()
+            if path.startswith(f"runs/study/minilm/cola/{method}/seed")
+        ]
+        assert len(losses) == 8
+        of_epochs = [mean(line[epoch] for line in losses) for epoch in ("first", "last")]
+        _rounds_to(f"{first} {last}", of_epochs)
+
+
+def test_the_page_of_results_names_the_collapsed_runs_of_mpnet():
+    records = _records("study")
+    records = {path: record for path, record in records.items() if "/mpnet/" in path}
+    collapsed = set()
+    for record in records.values():
+        if record["collapsed"]:
+            rate = record["config"]["learning_rate"]
+            collapsed.add((record["method"], rate, record["task"]))
+            assert record["selection"] == "holdout"
+    assert collapsed == {
+        *[("hifi-layerwise", 3e-3, "cola"), ("hifi-layerwise", 3e-3, "rte")],
+        *[("bitfit", 3e-3, "cola"), ("bitfit", 1e-2, "cola"), ("bitfit", 1e-2, "rte")],
+        ("full-ft", 1e-4, "rte"),
+    }
+    (rising,) = {*records} - _with_falling_losses(records)
+    assert records[rising]["collapsed"] and "/rte/full-ft/" in rising
+    section = _section("## MPNet-base, begun")
+    assert "**Six of the search's runs predict one class only**" in section
+    truncated = {
+        record["truncated"]["train"] + record["truncated"]["selection"]
+        for record in records.values()
+        if record["task"] == "rte"
+    }
+    assert truncated == {2} and "Two texts of RTE's training split are truncated" in section
 
 
 def test_the_page_of_results_has_how_often_the_best_epoch_is_the_last_one():
@@ -503,6 +694,18 @@ def test_the_page_of_results_has_the_curves_of_the_study():
     _rounds_to(" ".join(figure_7.groups()), measured)
 
 
+def test_five_seeds_of_figure_4_have_nearly_the_numbers_of_the_pilot():
+    key = ["method", "seed", "split"]
+    found = []
+    for study, protocol in [("laptop-pilot", "laptop-ehft"), ("study-cpu", "study-ehft")]:
+        data = pd.read_csv(ROOT / "results" / study / "figures" / f"ehft-4-{protocol}.csv")
+        found.append(data.groupby(key)[["score", "silhouette"]].first())
+    both = found[0].index.intersection(found[1].index)
+    assert sorted(both.unique("seed")) == [4, 5, 6, 7, 8]
+    differences = (found[0].loc[both] - found[1].loc[both]).abs().max()
+    assert 0 < differences["score"] < 0.005 and 0 < differences["silhouette"] < 0.002
+
+
 def test_the_page_of_results_has_the_scores_of_both_devices():
     """A row is a cell with two seeds or more on both devices; its last column is the last epoch."""
     studies = [ROOT / "results" / name for name in ("study", "study-cpu")]
@@ -526,10 +729,9 @@ def test_the_page_of_results_has_the_scores_of_both_devices():
 
 def test_the_page_of_results_has_the_verdicts_of_a_cpu(hifi):
     """HiFi against Full-FT on CoLA, EH-FT (BitFit) against it on CB, mid-top against layer-wise."""
-    part = _section("## The study with new seeds").partition(
-        "Three comparisons are complete on a CPU"
-    )[2]
-    numbers = re.findall(r"[+-]?\d+\.\d", part.partition("\n\n")[0])
+    part = _section("## The study with new seeds").partition("On a CPU too, HiFi")[2]
+    part, _, others = part.partition("\n\n")[0].partition("On CB, ")
+    numbers = re.findall(r"[+-]?\d+\.\d", part)
     measured = []
     for method, other, protocol, tasks in [
         ("hifi-layerwise", "full-ft", "study", "cola"),
@@ -543,6 +745,17 @@ def test_the_page_of_results_has_the_verdicts_of_a_cpu(hifi):
         # The sentence says how much lower it is.
         measured += [-row["mean"], row["low"], row["high"]]
     _rounds_to(" ".join(numbers), measured)
+
+    words = ["compare", "full-ft", "--protocol", "study-ehft", "--tasks", "cb", "--format", "json"]
+    rows = {}
+    for method in ("lp-ft", "eh-ft-prefix", "eh-ft-lora"):
+        answer = hifi(*words, method, "--results-dir", str(ROOT / "results/study-cpu"))
+        (rows[method],) = json.loads(answer.out)[0]["rows"]
+    assert [row["verdict"] for row in rows.values()] == ["better", "better", "no conclusion"]
+    lora = rows["eh-ft-lora"]
+    measured = [rows["lp-ft"]["mean"], rows["eh-ft-prefix"]["mean"], lora["mean"]]
+    measured += [-lora["high"], -lora["low"], lora["p_holm"]]
+    _rounds_to(" ".join(re.findall(r"[+-]?\d+\.\d+", others)), measured)
 
 
 @pytest.mark.parametrize(
@@ -574,6 +787,33 @@ def test_the_page_of_results_has_the_scores_of_the_pilot(heading, protocol, task
             measured.append(counted.groupby("task")[column].mean().mean())
         printed = "|".join(line.split("|")[2 : 4 + len(tasks)]).replace("±", "")
         _rounds_to(printed, measured)
+
+
+@pytest.mark.parametrize(
+    ("page", "header"),
+    [
+        ("README.md", "| method | CoLA (Matthews)"),
+        ("docs/results.md", "| method | CoLA | MRPC | STS-B | Avg. |"),
+        ("docs/results.md", "| method | CB | CoLA |"),
+        ("docs/results.md", "| method | CoLA | MRPC | STS-B | RTE |"),
+        ("docs/results.md", "| method | CB | RTE |"),
+    ],
+)
+def test_the_highest_scores_of_a_table_are_bold(page, header):
+    """All that are printed equal; averages too."""
+    table = (ROOT / page).read_text().partition(header)[2].partition("\n\n")[0]
+    names = header.split("|")[2:] + table.partition("\n")[0].split("|")
+    names = [name.strip() for name in names if name.strip()]
+    rows = [line.strip("|").split("|")[1:] for line in table.splitlines() if "±" in line]
+    assert len(rows) > 5
+    for place, name in enumerate(names):
+        if not re.match(r"trained %|move|.* minus it", name):
+            column = [row[place].strip() for row in rows]
+            highest = max(float(re.search(r"\d+\.\d", cell)[0]) for cell in column)
+            # RTE decides nothing, and is marked as the others are.
+            for cell in column:
+                is_highest = float(re.search(r"\d+\.\d", cell)[0]) == highest
+                assert cell.startswith("**") == is_highest, (name, cell)
 
 
 def test_every_number_of_the_findings_stands_in_a_table_or_sentence_below_them():
