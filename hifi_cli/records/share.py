@@ -289,8 +289,8 @@ def _check_weights(copy: Path, source: Path, record: Mapping[str, Any]) -> None:
     """Refuse weights that are not those of their record, as a full disk may have left them.
 
     Args:
-        copy: the run's copy; its files have just been read, and are in memory.
-        source: the run.
+        copy: the run's copy, whose files have just been read, and are in memory; or the run itself.
+        source: the run, which the message names.
         record: that of the run.
 
     Raises:
@@ -314,6 +314,10 @@ def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
 
     Returns:
         What became of each run, by its path; see `merge`. On the hub: copied, or there.
+
+    Raises:
+        MissingError: there is no run, or no such repository.
+        UsageError: a run or its weights are damaged; on the hub nothing is added then.
     """
     if not to.startswith(HUB):
         return merge(source, Path(to), trust=trust)
@@ -326,15 +330,20 @@ def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
     repository = to.removeprefix(HUB)
     with hub_errors(to, _CREATE):
         there = set(HfApi().list_repo_files(repository, repo_type="dataset"))
-        new = {path: files for path, files in runs.items() if f"{path}/results.json" not in there}
-        names: list[str] = []
-        for path, files in new.items():
-            names += [f"{path}/{file}" for file in files]
-        if new:
+    states: dict[str, str] = {}
+    new: list[str] = []
+    for path, files in runs.items():
+        states[path] = "there"
+        if f"{path}/results.json" not in there:
+            _check_weights(source / path, source / path, study.records[path])
+            states[path] = "copied"
+            new += [f"{path}/{file}" for file in files]
+    if new:
+        with hub_errors(to, _CREATE):
             HfApi().upload_folder(
-                repo_id=repository, repo_type="dataset", folder_path=source, allow_patterns=names
+                repo_id=repository, repo_type="dataset", folder_path=source, allow_patterns=new
             )
-    return {path: "copied" if path in new else "there" for path in runs}
+    return states
 
 
 def pull(source: str, target: Path, *, trust: bool) -> dict[str, str]:

@@ -472,6 +472,14 @@ def test_results_travel_through_a_repository_of_the_hub(hifi, finish_run, data, 
     assert unread.code == 3 and "see whether its name is right" in unread.err
 
 
+def test_damaged_weights_do_not_reach_the_hub(hifi, finish_run, fake_hub):
+    finish_run("full-ft")
+    (finish_run("bitfit") / "delta.safetensors").write_bytes(b"")
+    answer = hifi("results push hub:owner/shared")
+    assert answer.code == 2 and "delta.safetensors is not the file that the run wrote" in answer.err
+    assert not fake_hub.files
+
+
 def test_an_exported_model_is_uploaded(hifi, finish_run, data, fake_hub):
     words = ["export", finish_run(), "--data-dir", data, "--push"]
     assert hifi(*words, "hub:owner/model", "--to", "model").code == 0
