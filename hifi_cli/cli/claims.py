@@ -16,7 +16,7 @@ from hifi_cli.reports.claims import table as claims_table
 from hifi_cli.reports.claims.spec import ClaimsFile
 from hifi_cli.reports.options import ReportOptions, flags_that_count
 from hifi_cli.reports.render import emit
-from hifi_cli.reports.table import Table
+from hifi_cli.reports.table import Table, with_notes
 
 
 def claims(
@@ -71,7 +71,7 @@ def claims(
         tasks=task_names,
         data_dir=data_dir,
     )
-    tables[0].notes += study.notes_on_damage
+    tables = with_notes(tables, study.notes_on_damage)
     emit(tables, format, out)
     reproduced = sum(verdicts_in(table).count("reproduced") for table in tables)
     if strict and reproduced < sum(len(file.claims) for file in files.values()):

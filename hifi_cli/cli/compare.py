@@ -14,6 +14,7 @@ from hifi_cli.reports import table_spec
 from hifi_cli.reports.comparable import RowKey
 from hifi_cli.reports.options import ReportOptions, flags_that_count
 from hifi_cli.reports.render import LatexOptions, emit
+from hifi_cli.reports.table import with_notes
 from hifi_cli.reports.table_runs import require_single_table, runs_with
 
 
@@ -87,7 +88,7 @@ def compare(
         raise MissingError(f"{error}{_hint_at_a_study(results_dir)}") from None
     how = ReportOptions(epoch_choice=score, included=flags_that_count(include))
     tables = compare_runs.compare(study, runs, compared, how, by=by, metric=metric, over_rows=rows)
-    tables[0].notes += study.notes_on_damage
+    tables = with_notes(tables, study.notes_on_damage)
     emit(tables, format, out, latex)
 
 

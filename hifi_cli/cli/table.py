@@ -19,7 +19,7 @@ from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.options import INCLUDED_BY_DEFAULT, ReportOptions, flags_that_count
 from hifi_cli.reports.render import LatexOptions, emit
-from hifi_cli.reports.table import Table
+from hifi_cli.reports.table import Table, with_notes
 from hifi_cli.reports.table_runs import runs_with, select_runs
 from hifi_cli.reports.table_spec import TableSpec
 from hifi_cli.tasks import sources as task_sources
@@ -242,8 +242,7 @@ def _search_tables(asked: _Asked, study: Study) -> list[Table]:
         MissingError: there is no such run.
     """
     tables = search_tables.searches(study, tasks=asked.tasks, methods=asked.methods, **asked.keys)
-    tables[0].notes += study.notes_on_damage
-    return tables
+    return with_notes(tables, study.notes_on_damage)
 
 
 def _prediction_tables(name: str, asked: _Asked, study: Study) -> list[Table]:
@@ -258,8 +257,7 @@ def _prediction_tables(name: str, asked: _Asked, study: Study) -> list[Table]:
         MissingError: no run has such predictions.
     """
     tables = class_tables.TABLES[name](study, asked.run_filter, asked.how)
-    tables[0].notes += study.notes_on_damage
-    return tables
+    return with_notes(tables, study.notes_on_damage)
 
 
 def _score_tables(asked: _Asked, study: Study) -> list[Table]:
@@ -288,13 +286,13 @@ def _score_tables(asked: _Asked, study: Study) -> list[Table]:
         shots = _shots_as_setting(asked.keys["shots"])
         grid = command_for_new_runs(words, study.directory, shots)
     tables = []
+    notes = []
     for spec in specs:
-        built = built_table(spec, study, asked.how, grid=grid, data_dir=asked.data_dir)
+        tables.append(built_table(spec, study, asked.how, grid=grid, data_dir=asked.data_dir))
         if asked.has_grid and not asked.backbones:
-            built.notes += _note_on_other_backbones(spec, study)
-        tables.append(built)
-    tables[0].notes += [*study.notes_on_damage, *_notes_on_rows(asked.by, left_out, metrics)]
-    return tables
+            notes += _note_on_other_backbones(spec, study)
+    notes += [*study.notes_on_damage, *_notes_on_rows(asked.by, left_out, metrics)]
+    return with_notes(tables, notes)
 
 
 def _note_on_other_backbones(spec: TableSpec, study: Study) -> list[str]:

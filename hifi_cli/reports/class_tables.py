@@ -482,8 +482,7 @@ def _table_of_ensembles(task: str, setting: str, ensembles: EnsemblesOfTask) -> 
         # Methods share most of their notes, and each of these is printed once.
         notes=[*dict.fromkeys(ensembles.notes), explanation],
     )
-    table.rank("ensemble", lower_is_better=False, not_ranked=[])
-    return table
+    return table.ranked("ensemble", lower_is_better=False, not_ranked=[])
 
 
 def _score_percent(task: TaskSpec, labels: pd.Series, predictions: Sequence[Any]) -> float:

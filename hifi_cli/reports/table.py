@@ -1,7 +1,7 @@
 """A table: rows of cells with title, notes and footnotes. `render.py` prints it."""
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from string import ascii_lowercase
 from typing import Any, Literal
@@ -115,7 +115,7 @@ def own_interval_columns(key: str) -> list[Column]:
     return [Column(f"{key}_low", key, "low"), Column(f"{key}_high", key, "high")]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Table:
     """A table. Readers get the keys that have a heading, rounded and marked; programs all columns.
 
@@ -167,8 +167,8 @@ class Table:
                 labels.append(f"  {row.source}: {row.label}")
         return labels
 
-    def rank(self, key: str, *, lower_is_better: bool, not_ranked: Collection[str]) -> None:
-        """Mark the best and second number of a column, separately for ours and the published ones.
+    def ranked(self, key: str, *, lower_is_better: bool, not_ranked: Collection[str]) -> "Table":
+        """Return the table with the best and second number of a column marked, ours and published apart.
 
         Equal printed numbers get equal marks, as in both papers.
 
@@ -177,6 +177,7 @@ class Table:
             lower_is_better: whether the smallest number is the best.
             not_ranked: names of our rows that are not compared with the others.
         """
+        marked = dict(self.ranks)
         for source in ("runs", "published"):
             printed = {}
             for index, row in enumerate(self.rows):
@@ -188,7 +189,8 @@ class Table:
             if ranks.nunique() <= 1:
                 continue
             for index, rank in ranks[ranks <= 2].items():
-                self.ranks[int(str(index)), key] = int(rank)
+                marked[int(str(index)), key] = int(rank)
+        return replace(self, ranks=marked)
 
     @cached_property
     def marks(self) -> dict[str, str]:
@@ -232,3 +234,9 @@ class Table:
         if self.rows[row].source == "difference":
             form = f"+{form}"
         return format_number(float(value), form)
+
+
+def with_notes(tables: Sequence[Table], notes: Sequence[str]) -> list[Table]:
+    """Return the tables of a command, with notes below the first that are about all of them."""
+    first, *others = tables
+    return [replace(first, notes=[*first.notes, *notes]), *others]

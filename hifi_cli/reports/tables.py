@@ -222,7 +222,7 @@ def build(spec: TableSpec, study: Study, options: ReportOptions, *, grid: str = 
         shows_intervals=options.show_intervals,
     )
     for key in keys:
-        table.rank(
+        table = table.ranked(
             key,
             lower_is_better=is_lower_better(layout.metrics.get(key)),
             not_ranked=scores.not_ranked.get(key, []),
