@@ -103,6 +103,7 @@ class TaskKind(ABC):
 
     @property
     def has_right_number_of_labels(self) -> bool:
+        """Whether a task of this kind can have as many labels as are given: here two or more."""
         return len(self.labels) > 1
 
     @property
@@ -219,15 +220,13 @@ class TaskKind(ABC):
         """Return what metrics read of a row, from its stored label; texts are not stored.
 
         Args:
-            id: of the row. The ids of the rows of a question of MultiRC begin alike.
+            id: of the row.
             label: as `stored_label` returns it.
 
         Raises:
             UsageError: the task has no such label.
         """
-        # Groups are not stored: the id of a question of MultiRC stands before that of its answer.
-        group = id.rpartition("-")[0]
-        return Row(id, (), self.parse_label(label, self.labels), group=group)
+        return Row(id, (), self.parse_label(label, self.labels))
 
     def predictions_of_stored(self, predictions: Sequence[Any]) -> Predictions:
         """Return predictions as metrics read them, from stored ones.
@@ -340,6 +339,11 @@ class AnswersToQuestions(Classification):
     """MultiRC: one class of each answer; the answers to a question can be measured together."""
 
     predicts = ("class", "question")
+
+    def row_of_stored(self, id: str, label: Any) -> Row:  # noqa: A002
+        """See `TaskKind`; the id of the question, which is not stored, stands before that of the answer."""
+        question, _, _ = id.rpartition("-")
+        return Row(id, (), self.parse_label(label, self.labels), group=question)
 
 
 class BestCandidates(Classification):
@@ -467,6 +471,7 @@ class Regression(TaskKind):
         if math.isfinite(number) and low <= number <= high:
             return number
         hint = ""
+        # Benchmarks have a range. Data of the user's own have none, and their rows can be left out.
         if low == -math.inf:
             hint = "; missing=VALUE leaves such rows out"
         raise UsageError(
