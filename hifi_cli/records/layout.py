@@ -283,8 +283,12 @@ class RunDirectory:
             if kind != "methods" or not source.is_file():
                 continue
             code = code_file(source)
-            if code:
-                yield kind, file and file.parent / code, copy.parent / code
+            if not code:
+                continue
+            own_code = None
+            if file:
+                own_code = file.parent / code
+            yield kind, own_code, copy.parent / code
 
     def read_result(self) -> RunResult:
         """Return the result of a finished run.
@@ -304,7 +308,7 @@ class RunDirectory:
         raise MissingError(f"{self.path} holds no finished run; hifi ls runs lists all")
 
     def write_metrics(self, lines: Sequence[MetricsLine]) -> None:
-        """Begin metrics.jsonl with the lines of a run so far; at no moment is it missing."""
+        """Write metrics.jsonl anew, with all lines of a run so far; at no moment is it missing."""
         write_text(self.metrics, "".join(map(_metrics_text, lines)))
 
     def append_metrics(self, line: MetricsLine) -> None:
