@@ -93,7 +93,11 @@ class GridCell:
 
 
 def stated_values(config: RunConfig) -> dict[str, Any]:
-    """Return the values of a configuration, without those settings of its method that no layer sets."""
+    """Return the values of a configuration as its layers set them.
+
+    The defaults of its method's settings are not among them: only the method's class has these, and
+    `methods.find.values_of` imports it.
+    """
     return config.model_dump(mode="json")
 
 
