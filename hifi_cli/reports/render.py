@@ -181,19 +181,20 @@ def flat(table: Table) -> pd.DataFrame:
 
 def _as_csv(tables: Sequence[Table]) -> str:
     """Return the lines of all tables; of several, the first column says which one a line belongs to."""
-    frames = pd.concat(
-        [_for_spreadsheets(table) for table in tables],
-        keys=[table.title for table in tables],
-        names=["table"],
-    )
-    has_several = len(tables) > 1
-    return str(frames.droplevel(1).to_csv(index=has_several, lineterminator="\n"))
+    frames = []
+    for table in tables:
+        frame = _for_spreadsheets(table)
+        if len(tables) > 1:
+            frame.insert(0, "table", table.title)
+        frames.append(frame)
+    return str(pd.concat(frames).to_csv(index=False, lineterminator="\n"))
 
 
 def _for_spreadsheets(table: Table) -> pd.DataFrame:
-    """Return `flat` for CSV: with its columns, and no text of a run as a formula."""
+    """Return `flat` for CSV, with its columns: a spreadsheet computes no text of a run as a formula."""
 
     def cell(value: Any) -> Any:
+        """Return a cell as CSV has it: texts of the user's own YAMLs stay as they are."""
         if isinstance(value, str) and value in table.own_texts:
             return value
         return spreadsheet_cell(value)
