@@ -97,6 +97,46 @@ class RunsOfClaims:
 
 
 @dataclass(frozen=True)
+class AskedClaim:
+    """A claim that is to be decided.
+
+    Attributes:
+        name: of the claim in its file.
+        claim: what it says.
+        file: its file, which has what the claim leaves open.
+    """
+
+    name: str
+    claim: Claim
+    file: ClaimsFile
+
+    @property
+    def protocol(self) -> str:
+        """Protocol of the runs that decide it, as finished runs have it."""
+        return stored_name("protocols", self.claim.protocol or self.file.protocol)
+
+    @property
+    def backbone(self) -> str:
+        """Backbone of these runs, as finished runs have it."""
+        return stored_name("backbones", self.claim.only_backbone or self.file.backbone)
+
+    def decided(
+        self,
+        findings: Sequence[Finding],
+        verdict: Verdict,
+        reason: str,
+        *,
+        lacks_runs: bool = False,
+        command_of_figure: Sequence[str] = (),
+    ) -> "DecidedClaim":
+        """Return the claim with its verdict; the arguments are the attributes of `DecidedClaim`."""
+        seeds = smallest_seeds(self.claim, self.file)
+        return DecidedClaim(
+            self.name, self.claim, findings, verdict, reason, seeds, lacks_runs, command_of_figure
+        )
+
+
+@dataclass(frozen=True)
 class DecidedClaim:
     """A claim with its verdict.
 
@@ -117,8 +157,8 @@ class DecidedClaim:
     verdict: Verdict
     reason: str
     seeds: SmallestSeeds
-    lacks_runs: bool = False
-    command_of_figure: Sequence[str] = ()
+    lacks_runs: bool
+    command_of_figure: Sequence[str]
 
 
 def table_of_verdicts(
@@ -144,7 +184,7 @@ def table_of_verdicts(
         A table of verdicts, with a note on each claim that says it in words.
     """
     runs = RunsOfClaims(study, options)
-    decided = [_decided(key, claim, file, runs) for key, claim in file.claims.items()]
+    decided = [_decided(AskedClaim(key, claim, file), runs) for key, claim in file.claims.items()]
     # A claim that was not run has no row beside others; a note names it.
     shown = decided
     if len(decided) > 1:
@@ -171,92 +211,65 @@ def table_of_verdicts(
 # --- decisions
 
 
-def _decided(name: str, claim: Claim, file: ClaimsFile, runs: RunsOfClaims) -> DecidedClaim:
+def _decided(asked: AskedClaim, runs: RunsOfClaims) -> DecidedClaim:
     """Return a claim with its verdict.
 
     Raises:
         UsageError: it names a method or task that is not known here.
     """
+    claim = asked.claim
     study = runs.study
     check_names("methods", methods_of(claim), study.names("method"))
-    check_names("tasks", claim.tasks or file.tasks, study.names("task"))
-    # A claim about another protocol than its file's is decided by runs of that one alone.
-    protocol = stored_name("protocols", claim.protocol or file.protocol)
-    backbone = stored_name("backbones", claim.only_backbone or file.backbone)
-    undecidable = why_undecidable(claim, file)
+    check_names("tasks", claim.tasks or asked.file.tasks, study.names("task"))
+    undecidable = why_undecidable(claim, asked.file)
     if undecidable:
-        seeds = smallest_seeds(claim, file)
-        findings = [Finding(Evidence(name, {}), "not run", undecidable)]
-        return DecidedClaim(name, claim, findings, "not run", undecidable, seeds)
+        findings = [Finding(Evidence(asked.name, {}), "not run", undecidable)]
+        return asked.decided(findings, "not run", undecidable)
     if isinstance(claim, NumberClaim) and claim.figure:
-        return _decided_by_figure(name, claim, file, study, protocol, backbone)
-    return _decided_by_runs(name, claim, file, runs, protocol, backbone)
+        return _decided_by_figure(asked, claim, study)
+    return _decided_by_runs(asked, runs)
 
 
-def _decided_by_figure(
-    name: str, claim: NumberClaim, file: ClaimsFile, study: Study, protocol: str, backbone: str
-) -> DecidedClaim:
+def _decided_by_figure(asked: AskedClaim, claim: NumberClaim, study: Study) -> DecidedClaim:
     """Return a claim with the verdict on the number that a figure's CSV has.
 
     Args:
-        name: of the claim.
-        claim: names the figure.
-        file: its file.
+        asked: the claim and its file.
+        claim: the claim, which names the figure.
         study: its directory has the figures.
-        protocol: of the figure's runs.
-        backbone: of the figure's runs.
     """
-    seeds = smallest_seeds(claim, file)
-    command = command_of_figure(claim, study, protocol, backbone)
-    evidence = evidence_of_figure(claim, study, protocol, backbone)
-    findings = decide_comparisons(claim, evidence, file.margin)
+    command = command_of_figure(claim, study, asked.protocol, asked.backbone)
+    evidence = evidence_of_figure(claim, study, asked.protocol, asked.backbone)
+    findings = decide_comparisons(claim, evidence, asked.file.margin)
     verdict, reason = verdict_of_claim(findings)
-    return DecidedClaim(name, claim, findings, verdict, reason, seeds, command_of_figure=command)
+    return asked.decided(findings, verdict, reason, command_of_figure=command)
 
 
-def _decided_by_runs(
-    name: str, claim: Claim, file: ClaimsFile, runs: RunsOfClaims, protocol: str, backbone: str
-) -> DecidedClaim:
-    """Return a claim with the verdict of finished runs.
-
-    Args:
-        name: of the claim.
-        claim: about the scores or the predictions of methods.
-        file: its file.
-        runs: all finished ones.
-        protocol: of those that decide.
-        backbone: of those that decide.
-    """
-    seeds = smallest_seeds(claim, file)
-    comparable = runs.of(protocol, backbone, claim.metric, runs.options.epoch_choice)
-    findings = decide_comparisons(claim, evidence_of_runs(claim, file, comparable), file.margin)
+def _decided_by_runs(asked: AskedClaim, runs: RunsOfClaims) -> DecidedClaim:
+    """Return a claim about scores or predictions with the verdict of finished runs."""
+    claim = asked.claim
+    epoch_choice = runs.options.epoch_choice
+    comparable = runs.of(asked.protocol, asked.backbone, claim.metric, epoch_choice)
+    findings = _findings(asked, comparable)
     verdict, reason = verdict_of_claim(findings)
     is_decided = verdict in ("reproduced", "not reproduced")
-    # A verdict must hold for the last epochs too, or it is about the choice of the epoch.
-    if is_decided and isinstance(claim, DifferenceClaim):
-        last = _verdict_by_last_epochs(claim, file, runs, protocol, backbone)
+    # A verdict must hold for the last epochs too, or it is about the choice of the epoch: the best one
+    # may be chosen on the rows that are scored, which favours methods that vary more. Predictions are
+    # stored of one epoch only, so that measures of them have no other score.
+    if is_decided and isinstance(claim, DifferenceClaim) and claim.metric not in MEASURES:
+        of_last = runs.of(asked.protocol, asked.backbone, claim.metric, "last")
+        last, _ = verdict_of_claim(_findings(asked, of_last))
         if last != verdict:
             reason = f"{verdict} by the reported epochs, {last} by the last ones"
             verdict = "undecided"
-    lacks_some = lacks_runs(claim, file, comparable)
-    return DecidedClaim(name, claim, findings, verdict, reason, seeds, lacks_runs=lacks_some)
+    lacks_some = lacks_runs(claim, asked.file, comparable)
+    return asked.decided(findings, verdict, reason, lacks_runs=lacks_some)
 
 
-def _verdict_by_last_epochs(
-    claim: DifferenceClaim, file: ClaimsFile, runs: RunsOfClaims, protocol: str, backbone: str
-) -> Verdict:
-    """Return the verdict by the scores after the last epochs, where a real difference must be seen too.
-
-    The best epoch may be chosen on the rows that are scored, which favours methods that vary more.
-    Predictions are stored of one epoch only, so that measures of them have no other score.
-    """
-    epoch_choice: EpochChoice | None = "last"
-    if claim.metric in MEASURES:
-        epoch_choice = runs.options.epoch_choice
-    of_last = runs.of(protocol, backbone, claim.metric, epoch_choice)
-    evidence = evidence_of_runs(claim, file, of_last)
-    verdict, _ = verdict_of_claim(decide_comparisons(claim, evidence, file.margin))
-    return verdict
+def _findings(asked: AskedClaim, runs: ComparableRuns) -> list[Finding]:
+    """Return the decision on each comparison of a claim, by the runs of its protocol and backbone."""
+    evidence = evidence_of_runs(asked.claim, asked.file, runs)
+    return decide_comparisons(asked.claim, evidence, asked.file.margin)
 
 
 # --- what the table of verdicts shows
