@@ -28,8 +28,11 @@ def _conditions_of_keys() -> dict[str, str]:
     return conditions
 
 
-def _at_shown_epoch(conditions: Mapping[str, str]) -> dict[str, str]:
-    """Return conditions by columns of `ComparableRuns.frame`, of which the shown epochs must agree."""
+def _of_shown_epochs(conditions: Mapping[str, str]) -> dict[str, str]:
+    """Return conditions in which the epoch that a table shows stands for the one that a run reports.
+
+    With `--score last` all runs show their last epochs, whatever their protocols report.
+    """
     by_column = {}
     for column, name in conditions.items():
         if column == "report":
@@ -42,10 +45,10 @@ def _at_shown_epoch(conditions: Mapping[str, str]) -> dict[str, str]:
 # values are the names in messages.
 CONDITIONS = _conditions_of_keys() | COMPARED
 # The same conditions, by the columns of `ComparableRuns.frame`.
-_CONDITIONS_OF_ROWS = _at_shown_epoch(CONDITIONS)
+_CONDITIONS_OF_ROWS = _of_shown_epochs(CONDITIONS)
 # Runs of one method on one task may be averaged over seeds only if they agree in these columns
 # of that frame.
-_CONDITIONS_OF_A_MEAN = _at_shown_epoch(_conditions_of_keys() | AVERAGED)
+_CONDITIONS_OF_A_MEAN = _of_shown_epochs(_conditions_of_keys() | AVERAGED)
 # Digests: messages print the name of the condition alone.
 _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_hash"}
 # Conditions about random draws, which have a flag of their own (`--include draws`).
@@ -309,6 +312,7 @@ def required_conditions(conditions: Mapping[str, str], included: Collection[str]
         included: flags of runs that count.
     """
     required: dict[str, str] = {}
+    # Messages name the random draws last.
     for column, name in conditions.items():
         if column not in _DRAWS and "unequal" not in included:
             required[column] = name
