@@ -76,7 +76,7 @@ def row_counts(
         index_title="Split",
         formats=dict.fromkeys(headings, ",.0f"),
         footnotes=footnotes,
-        notes=_note_on_paper(spec, show_published),
+        notes=[*_note_on_paper(spec, show_published), *_note_on_absent_data(spec, counts)],
     )
 
 
@@ -94,6 +94,17 @@ def _note_on_paper(spec: TableSpec, show_published: bool) -> list[str]:
         return []
     name, table = load_published(spec.published)
     return [f"published: {name}, table {table.number}"]
+
+
+def _note_on_absent_data(spec: TableSpec, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return a note on the tasks that have no count, as their rows are not on this machine."""
+    headings = _headings(spec)
+    absent = [headings[column.name] for column in spec.columns if column.task not in counts]
+    if not absent:
+        return []
+    return [
+        f"not counted, as no rows are here: {', '.join(absent)} (--data-dir names their directory)"
+    ]
 
 
 def _beside_paper(

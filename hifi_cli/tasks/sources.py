@@ -216,11 +216,14 @@ def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict
         data_dir: the directory of the benchmarks' files.
 
     Returns:
-        The number of rows of each split, by the task's name.
+        The number of rows of each split, by the task's name; without tasks whose rows are not here.
 
     Raises:
+        MissingError: there is no such directory.
         UsageError: the data do not fit the task.
     """
+    if data_dir is not None and not data_dir.is_dir():
+        raise _no_directory_error(data_dir)
     counts: dict[str, dict[str, int]] = {}
     for name in names:
         task = task_spec.load(name).model_copy(update={"hub": None})
@@ -303,12 +306,17 @@ def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
         if found:
             return found
     if not directory.is_dir():
-        raise MissingError(f"there is no directory {directory} (--data-dir)")
+        raise _no_directory_error(directory)
     files = abbreviate([names[0] for names in local.files.values()])
     raise MissingError(
         f"no folder {local.folder} with {files} in {directory}, nor in its subfolders"
         f" {', '.join(PARENTS[1:])}"
     )
+
+
+def _no_directory_error(directory: Path) -> MissingError:
+    """Return the error for a directory of data that is not there."""
+    return MissingError(f"there is no directory {directory} (--data-dir)")
 
 
 # --- the hub

@@ -78,6 +78,15 @@ def test_hifis_table_1_has_the_printed_marks_beside_our_costs(hifi):
     assert latex.startswith("% in the preamble: \\usepackage{booktabs,amssymb}\n")
 
 
+def test_table_4_names_the_data_that_are_not_at_hand(hifi, data):
+    (note,) = table_of(hifi(f"table hifi-4 --data-dir {data} --format json"))["notes"]
+    assert note.startswith("not counted, as no rows are here: QNLI, SST-2, MNLI-m, MNLI-mm, ")
+    assert "RTE" not in note
+    for words in ("--data-dir nowhere", "--data-dir nowhere --format json"):
+        answer = hifi(f"table hifi-4 {words}")
+        assert answer.code == 3 and "there is no directory nowhere (--data-dir)" in answer.err
+
+
 def test_table_4_counts_the_data_at_hand(hifi, data):
     answer = hifi(f"table hifi-4 --data-dir {data} --published --format json")
     table = table_of(answer)
