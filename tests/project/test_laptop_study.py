@@ -346,10 +346,17 @@ def test_the_page_of_results_has_the_differences_of_the_study(hifi):
     _rounds_to(" ".join(of_tasks), [by_task[task]["full-ft"] for task in tasks])
     _rounds_to(below.partition("At the last epoch the difference is")[2], interval(last["full-ft"]))
 
-    heads = hifi_points["Where the 3 % of rows are makes little difference."]
+    heads = hifi_points["Where the 3 % of rows are is not shown to make a difference."]
     runs = hifi_cli.read_results(ROOT / "results" / "study")
     runs = runs[(runs["protocol"] == "study") & runs["variant"].isna()]
+    scores = runs.pivot_table(index=["task", "seed"], columns="method", values="best")
+    assert "with each of the eight seeds" in below and len(scores) == 24
+    assert (scores["hifi-layerwise"] < scores["full-ft"]).all()
     selections = ["hifi-layerwise", "hifi-random", "hifi-wo-corr", "hifi-page-inv"]
+    for first in selections:
+        of_first, _ = _compared(hifi, first, "study")
+        for second in {*selections} - {first}:
+            assert of_first[second]["verdict"] not in ("better", "worse")
     averages = [
         runs[runs["method"] == method].groupby("task")["best"].mean().mean()
         for method in selections
@@ -640,6 +647,47 @@ def _distances(figure, pair):
     by_seed = data[data["pair"] == pair].pivot_table(index="seed", columns="method", values="mean")
     assert [*by_seed.index] == [*range(4, 12)]
     return by_seed
+
+
+def test_the_page_of_results_says_how_many_rates_each_method_had():
+    """And that EH-FT has the rates of its stages, for which it was not searched itself."""
+    hifi_points, ehft_points = _sentences("**HiFi on three"), _sentences("**EH-FT on four")
+    assert "The search was not the same for all methods." in hifi_points
+    numbers = {}
+    for grid in ("laptop-rates", "study-rates"):
+        for method, varied in registry.load("grids", grid)["methods"].items():
+            numbers[grid, method] = len(varied["learning_rate"])
+    pilot = {"full-ft": 6, "hifi-layerwise": 4, "bitfit": 4, "adapter": 3, "lora": 3}
+    for method, number in {**pilot, "rocoft-row": 3}.items():
+        assert numbers["laptop-rates", method] == number
+        is_again = method in ("full-ft", "hifi-layerwise", "rocoft-row")
+        assert numbers.get(("study-rates", method)) == (2 if is_again else None)
+
+    assert "No rate was searched for EH-FT and LP-FT themselves" in ehft_points
+
+    def of_study(method):
+        return resolve(task="cb", method=method, protocol="study-ehft")
+
+    for method in ("lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix"):
+        config = of_study(method)
+        assert config.learning_rate == of_study("full-ft").learning_rate
+        assert config.stage1.learning_rate == of_study(config.stage1.method).learning_rate
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(version("matplotlib") != PINNED_MATPLOTLIB, reason="draws otherwise")
+def test_the_picture_of_scores_follows_from_the_packed_runs(hifi, tmp_path):
+    """Ten methods, in the order of their averages; linear probing is left out."""
+    runs = hifi_cli.read_results(ROOT / "results" / "study")
+    runs = runs[(runs["protocol"] == "study") & runs["variant"].isna()]
+    averages = runs.groupby(["method", "task"])["best"].mean().groupby("method").mean()
+    *methods, left_out = averages.sort_values(ascending=False).index
+    assert len(methods) == 10 and left_out == "linear-probing"
+    words = ["figure", "scores", "--protocol", "study", "--tasks", "cola,mrpc,stsb"]
+    words += ["--methods", ",".join(methods), "--results-dir", str(ROOT / "results" / "study")]
+    hifi(*words, "--out", str(tmp_path / "scores.png"))
+    drawn = (tmp_path / "scores.png").read_bytes()
+    assert drawn == (ROOT / "docs" / "study-scores.png").read_bytes()
 
 
 def test_the_page_of_results_has_the_distances_of_features_of_the_study():
