@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from prepared_models import encoder_of, examples_of, pretrained_of
 from project_files import PAGES, ROOT, copy_yaml, load_script
+from scipy import stats
 
 from hifi_cli.config import registry
 from hifi_cli.heads.scores import head_outputs
@@ -231,6 +233,35 @@ def test_the_figures_on_speed_are_those_that_were_measured():
     measured = json.loads((ROOT / "results" / "bench" / "whole_runs.json").read_text())
     assert load_script("bench").table(measured["tasks"]) in PAGES["performance.md"]
     assert measured["processor"] in PAGES["performance.md"]
+
+
+def test_the_pairs_of_runs_beside_the_trainer_are_those_that_were_trained():
+    """Every comparison that the stored scores allow, with scipy's paired interval."""
+    lines = (ROOT / "results" / "parity" / "scores.jsonl").read_text().splitlines()
+    scores = pd.DataFrame([json.loads(line) for line in lines])
+    page = on_one_line("performance.md")
+    rows = 0
+    for label, first, second in load_script("trainer_parity").COMPARISONS:
+        for (task, epochs), runs in scores.groupby(["task", "epochs"]):
+            by_seed = runs.pivot_table(index="seed", columns="arm", values="score")
+            if not {first, second} <= {*by_seed}:
+                continue
+            difference = (by_seed[first] - by_seed[second]).dropna()
+            test = stats.ttest_1samp(difference, 0)
+            low, high = test.confidence_interval()
+            cells = f"{task} | {epochs} | {len(difference)} | {difference.mean():+.2f}"
+            assert f"| {label} | {cells} | {low:+.2f} to {high:+.2f} |" in page
+            rows += 1
+            if epochs == 3:
+                ours, other = by_seed[first], by_seed[second]
+                assert f"({ours.mean():.1f} ±{ours.std():.1f} here, {other.mean():.1f}" in page
+                assert f"±{other.std():.1f} with the Trainer; p = {test.pvalue:.3f})" in page
+                assert f"which had {difference[:10].mean():.2f}." in page
+                assert f"have {difference[10:].mean():.2f}; the row has all twenty" in page
+            # "Only the interval of the first row is within 1.5 points."
+            is_within = max(-low, high) < 1.5
+            assert is_within == (label.endswith("Trainer, Full-FT") and epochs == 2)
+    assert rows == len(re.findall(r"[-+]\d\.\d\d to [-+]\d\.\d\d \|", page))
 
 
 # Rows of the page on performance: what was measured, and in which layout

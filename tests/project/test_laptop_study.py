@@ -572,6 +572,26 @@ def test_the_page_of_results_names_the_collapsed_runs_of_mpnet():
     assert truncated == {2} and "Two texts of RTE's training split are truncated" in section
 
 
+def test_the_design_page_counts_the_runs_and_their_seconds():
+    records = _records("study").values()
+    of_minilm = [record for record in records if record["backbone"] == "minilm"]
+    without_history = [record for record in of_minilm if record["provenance"]["git"] is None]
+    page = " ".join((ROOT / "docs" / "study-design.md").read_text().split())
+    parts = re.search(
+        r"three parts: (\d+) in (\d+) seconds .*? (\d+) in (\d+) seconds .*? (\d+) in (\d+) seconds",
+        page,
+    )
+    numbers = [int(number) for number in parts.groups()]
+    runs, seconds = numbers[::2], numbers[1::2]
+    assert sum(runs) == len(of_minilm) == 498
+    # The records of the first part alone name a commit.
+    assert runs[0] == len(of_minilm) - len(without_history)
+    assert {round(taken / trained) for trained, taken in zip(runs, seconds, strict=True)} == {2, 3}
+    minutes = round(sum(seconds) / 60)
+    assert f"in three parts that took {minutes} minutes" in _section("## The study with new seeds")
+    assert f"MPNet's {len(records) - len(of_minilm)} runs were trained" in page
+
+
 def test_the_page_of_results_has_how_often_the_best_epoch_is_the_last_one():
     section = _section("## The study with new seeds")
     runs = hifi_cli.read_results(ROOT / "results" / "study")
