@@ -250,11 +250,21 @@ def _refuse_unused(configs: Sequence[RunConfig], overrides: Sequence[str]) -> No
 
 
 def _read_heads(file: Path) -> tuple[str, str | None]:
-    """Read the heads in a file as `key=value`, and their backbone; a plain list names none."""
+    """Read the heads in a file as `key=value`, and their backbone; a plain list names none.
+
+    Raises:
+        UsageError: it holds no heads.
+    """
     from hifi_cli.runs.head_files import HeadSelection
 
     text = read_file(file, MAX_JSON_BYTES).decode(errors="replace").strip()
     if text.startswith("["):
         return f"heads.given={text}", None
+    # The file is the user's own, and nothing that a command could make again.
+    if not text.startswith("{"):
+        raise UsageError(
+            f"--heads {file}: neither a file of hifi select nor a JSON list with a list of head"
+            " numbers for each layer, such as [[0,3],[],[1]]"
+        )
     selection = HeadSelection.read(file)
     return f"heads.given={selection.heads}", selection.backbone

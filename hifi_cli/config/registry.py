@@ -198,10 +198,17 @@ def name_of(argument: str) -> str:
 
 
 def name_of_code(argument: str) -> str:
-    """Return the name that an argument stands for: of a user's own Python file the file's, with its path."""
+    """Return the name that an argument stands for: of a user's own Python file the file's, with its path.
+
+    Raises:
+        MissingError: no such file.
+    """
     if isinstance(argument, NameWithFile) or not argument.endswith(".py"):
         return argument
-    return NameWithFile(Path(argument).name, Path(argument))
+    file = Path(argument)
+    if not file.is_file():
+        raise MissingError(f"no file {argument}")
+    return NameWithFile(file.name, file)
 
 
 def own_file(name: str) -> Path | None:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -389,15 +389,31 @@ def grids_begun(results_dir: Path) -> list[Path]:
 
 def _differences(stored: RunConfig, present: RunConfig) -> list[str]:
     """Return the keys in which two configurations differ, with both values."""
-    there = flatten(stored.model_dump(mode="json"))
-    here = flatten(present.model_dump(mode="json"))
+    there = _set_values(stored)
+    here = _set_values(present)
     differing = []
     for key in {**here, **there}:
-        if there.get(key) != here.get(key):
-            value_there = override_value(there.get(key))
-            value_here = override_value(here.get(key))
-            differing.append(f"{key} is {value_there} there, {value_here} here")
+        # A setting that one of them leaves to its method differs from one that is null there.
+        is_set_in_both = key in there and key in here
+        if is_set_in_both and there[key] == here[key]:
+            continue
+        value_there = _in_words(there, key)
+        value_here = _in_words(here, key)
+        differing.append(f"{key} is {value_there} there, {value_here} here")
     return differing
+
+
+def _set_values(config: RunConfig) -> dict[str, Any]:
+    """Return the values of a configuration by dotted key; `settings` lacks what no layer sets."""
+    values = flatten(config.model_dump(mode="json"))
+    return {key: value for key, value in values.items() if value != {}}
+
+
+def _in_words(values: Mapping[str, Any], key: str) -> str:
+    """Return a value as the command line takes it, and in words where there is none."""
+    if key not in values:
+        return "not set"
+    return override_value(values[key])
 
 
 def _metrics_text(line: MetricsLine) -> str:

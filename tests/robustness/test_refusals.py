@@ -7,6 +7,10 @@ import yaml
 from finished_runs import flip_bit
 from synthetic_runs import write_run
 
+from hifi_cli.config.sources import resolve
+from hifi_cli.errors import ConflictError
+from hifi_cli.records.layout import RunDirectory
+
 pytestmark = pytest.mark.slow
 
 
@@ -147,3 +151,55 @@ def test_a_suffix_of_another_format_is_refused(hifi):
     )
     assert not list(Path().glob("*.*"))
     assert hifi("report --out r.HTML").code == 0
+
+
+def test_a_ranking_that_is_not_there_is_missing(hifi):
+    answer = hifi(
+        "train --protocol demo --task demo-entailment --method hifi-layerwise heads.rank=./mine.py"
+    )
+    assert answer.code == 3 and answer.err.strip() == "hifi: no file ./mine.py"
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize("text", ["", "id,text\n1,fine\n"])
+def test_a_file_without_heads_is_not_called_damaged(hifi, text):
+    """It is the user's own: nothing makes it again."""
+    Path("mine.csv").write_text(text)
+    answer = hifi("train --protocol demo --method hifi-layerwise --heads mine.csv")
+    assert answer.code == 2 and not Path("results").exists()
+    assert "--heads mine.csv: neither a file of hifi select nor a JSON list" in answer.err
+    assert "delete" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "difference"),
+    [
+        # YAML reads this as a mapping from `rr:8` to null.
+        (
+            "settings.options={}",
+            "settings.options={rr:8}",
+            "settings.options.rr:8 is not set there, null here",
+        ),
+        (
+            "settings.options={}",
+            "settings.options={r: 4}",
+            "settings.options.r is not set there, 4 here",
+        ),
+    ],
+)
+def test_a_setting_that_only_one_of_two_runs_names_is_a_difference(
+    before, now, difference, tmp_path
+):
+    def config(word):
+        return resolve(
+            task="demo-entailment",
+            method="peft",
+            protocol="demo",
+            overrides=["settings.type=lora", word],
+        )
+
+    directory = RunDirectory.of(config(before), tmp_path)
+    directory.write_settings(config(before))
+    with pytest.raises(ConflictError, match="another configuration") as refused:
+        directory.check_is_of(config(now))
+    assert f"({difference})" in str(refused.value)
