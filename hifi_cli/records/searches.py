@@ -7,7 +7,7 @@ import pandas as pd
 from hifi_cli.config.base import flatten
 from hifi_cli.config.epoch_rule import EpochRule
 from hifi_cli.config.sources import override_value
-from hifi_cli.records.study import TABLE_KEYS, Study
+from hifi_cli.records.study import DEFAULT, TABLE_KEYS, Study
 
 
 def tried_settings(study: Study) -> pd.DataFrame:
@@ -95,6 +95,10 @@ def _varied_settings(runs: pd.DataFrame) -> pd.Series:
         keys = flatten({**config, "backbone": {"digest": encoder}})
         configs.append({key: override_value(value) for key, value in keys.items()})
     frame = pd.DataFrame(configs, index=runs.index).drop(columns=["seed", "variant", "task"])
+    # A configuration in which no setting of the method is set has an empty section in their place.
+    frame = frame.drop(columns="settings", errors="ignore")
+    own = [key for key in frame.columns if key.startswith("settings.")]
+    frame[own] = frame[own].fillna(DEFAULT)
     # The largest number of different values that a key has on one task.
     values_on_a_task = frame.groupby(runs["task"]).nunique(dropna=False).max()
     varied = frame.loc[:, values_on_a_task > 1].astype(object)

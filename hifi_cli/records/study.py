@@ -116,6 +116,10 @@ AVERAGED = {
 }
 
 
+# The value of a setting that a configuration lacks, because every layer leaves it to the method.
+DEFAULT = "default"
+
+
 class Study:
     """The finished runs of a results directory, or of a packed study; they are read once.
 
@@ -428,7 +432,10 @@ class Study:
         methods: list[str | None] = []
         for run in self.runs.itertuples():
             if run.method in having:
-                value = override_value(flatten(run.config).get(key))
+                settings = flatten(run.config)
+                value = DEFAULT
+                if key in settings:
+                    value = override_value(settings[key])
                 methods.append(f"{run.method}/{key}={value}")
             elif run.method in unchanged and pd.isna(run.variant):
                 methods.append(run.method)
@@ -464,9 +471,19 @@ class Study:
             kind: `methods`, `tasks` or `backbones`.
             name: as runs have it.
         """
-        names = self.runs[kind.removesuffix("s")]
-        same = names[names == name]
-        return registry.label_of(kind, name if same.empty else same.iloc[0])
+        if registry.own_file(name):
+            return registry.label_of(kind, name)
+        rows = self.runs[self.runs[kind.removesuffix("s")] == name]
+        if rows.empty:
+            return registry.label_of(kind, name)
+        first = rows.iloc[0]
+        _, _, setting = name.partition("/")
+        # A row METHOD/KEY=VALUE of `with_rows_by` has the label of the method of its runs. METHOD/NAME
+        # of a variant stays as it is: `hifi compare` takes it.
+        if kind == "methods" and "=" in setting:
+            _, method = self.own_names(first["path"])
+            return f"{registry.label_of(kind, method)}, {setting}"
+        return registry.label_of(kind, first[kind.removesuffix("s")])
 
     # --- scores
 

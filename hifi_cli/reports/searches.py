@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
 from hifi_cli.records.searches import tried_settings
 from hifi_cli.records.study import TABLE_KEYS, Study
@@ -41,21 +40,22 @@ def searches(
     tables = []
     for keys, rows in tried.groupby(TABLE_KEYS, sort=False, dropna=False):
         conditions = setting_in_words(dict(zip(TABLE_KEYS, keys, strict=True)))
-        tables.append(_search(conditions, rows))
+        tables.append(_search(study, conditions, rows))
     return tables
 
 
-def _search(conditions: str, tried: pd.DataFrame) -> Table:
+def _search(study: Study, conditions: str, tried: pd.DataFrame) -> Table:
     """Return a row for the settings of each method, a column for each task.
 
     A cell is the score on the split that chooses the epoch, in percent, with its deviation over
     seeds.
 
     Args:
+        study: has the runs, and with them the labels of the user's own methods and tasks.
         conditions: protocol, backbone and shots of all runs, in words.
         tried: rows of `tried_settings`.
     """
-    tasks = {task: label_of("tasks", task) for task in tried["task"].unique()}
+    tasks = {task: study.label_of("tasks", task) for task in tried["task"].unique()}
     rows: list[Row] = []
     footnotes: dict[Position, list[str]] = {}
     for (method, settings), of_row in tried.groupby(["method", "settings"], sort=False):
@@ -64,7 +64,7 @@ def _search(conditions: str, tried: pd.DataFrame) -> Table:
                 footnotes[len(rows), setting.task] = ["diverged"]
             elif setting.collapsed:
                 footnotes[len(rows), setting.task] = ["a run collapsed"]
-        label = f"{label_of('methods', method)}, {settings or 'as configured'}"
+        label = f"{study.label_of('methods', method)}, {settings or 'as configured'}"
         rows.append(Row(method, label, "runs", _cells(of_row, tasks)))
     headings = dict(tasks)
     if len(tasks) > 1:

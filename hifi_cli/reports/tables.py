@@ -122,21 +122,9 @@ class Layout:
     def labels(self) -> list[str]:
         """Labels of the rows for readers."""
         return distinct_labels(
-            [row.label or self._label_of_row(row.name or "") for row in self.rows],
+            [row.label or self.runs.label_of_row(row.name or "") for row in self.rows],
             [str(row.name) for row in self.rows],
         )
-
-    def _label_of_row(self, name: str) -> str:
-        """Return what readers call a row: its label, and of METHOD/KEY=VALUE the setting too.
-
-        METHOD/NAME of a variant stays as it is: `hifi compare` takes it.
-        """
-        kind = f"{self.row_key}s"
-        label = label_of(kind, name)
-        method, _, setting = name.partition("/")
-        if "=" in setting and label == name:
-            return f"{label_of(kind, method)}, {setting}"
-        return label
 
     @property
     def title(self) -> str:

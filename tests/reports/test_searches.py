@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from json_output import table_of, tables_of
+from run_folders import run_folder
 from synthetic_grids import cells, write_cell
 from synthetic_runs import write_run, write_search
 
@@ -136,3 +138,25 @@ def test_where_the_encoder_lies_is_no_setting(hifi):
     tried = tried_settings(Study(Path("results")))
     assert sorted(tried["seeds"]) == [1, 1, 2, 2]
     assert not tried["settings"].str.contains("/home").any()
+
+
+def test_a_setting_that_is_left_to_the_method_is_called_default(hifi):
+    """The usual run of an ablation may set none of the settings that its variants set."""
+    method = {"description": "d", "label": "Mine!", "source": "s", "implementation": "bitfit"}
+    # The usual run, and a variant that sets a setting.
+    for variant, settings in ((None, {}), ("layers", {"biases": "layers"})):
+        keys = {"settings": settings}
+        where = {"protocol": "demo", "backbone": "demo", "variant": variant}
+        for name in ("bitfit", "mine"):
+            write_run("results", name, "rte", 1, 0.6, **where, keys=keys, config_hash=f"{variant}")
+            if name == "mine":
+                own = (
+                    run_folder("results", **where, task="rte", method=name, seed=1) / "own/methods"
+                )
+                own.mkdir(parents=True)
+                (own / "mine.yaml").write_text(yaml.safe_dump(method))
+    tables = hifi("table search").out + hifi("table --by settings.biases").out
+    for label in ("BitFit", "Mine!"):
+        assert tables.count(f"{label}, settings.biases=default ") == 2
+        assert tables.count(f"{label}, settings.biases=layers ") == 2
+    assert "{}" not in tables and "null" not in tables and "mine," not in tables
