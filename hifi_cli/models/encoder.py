@@ -218,7 +218,17 @@ class Encoder:
         return name.startswith(f"{self._prefix}{self.module_names.embeddings}.")
 
     def layer_path(self, layer: int) -> str:
-        """Return the name in the whole model of a layer, by its number from 0."""
+        """Return the name in the whole model of a layer, by its number from 0.
+
+        Raises:
+            UsageError: the encoder has no such layer. Its name would match no parameter, and a method
+                that trains what it matches would train the task head alone.
+        """
+        if layer not in range(self.num_layers):
+            raise UsageError(
+                f"layer {layer}: the encoder has the layers 0 to {self.last_layer}"
+                " (encoder.last_layer)"
+            )
         return f"{self._prefix}{self.module_names.layers}.{layer}"
 
     def module_paths(self, layer: int, part: str) -> list[str]:

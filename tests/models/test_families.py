@@ -106,6 +106,13 @@ def test_the_page_on_methods_names_the_layers_of_every_family(family):
         assert isinstance(encoder.model.get_submodule(f"{path}.{name}"), torch.nn.Linear)
 
 
+@pytest.mark.parametrize("layer", [-1, 2])
+def test_a_layer_that_is_not_there_has_no_name(layer):
+    """A method that trains the parameters of `layer_path(-1)` would train none of the encoder's."""
+    with pytest.raises(UsageError, match=f"layer {layer}: the encoder has the layers 0 to 1"):
+        Encoder(random_encoder("bert")).module_path(layer, "query")
+
+
 @pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3"])
 def test_the_example_of_the_page_on_methods_trains_the_last_layer(family):
     (example,) = re.findall(r"^```python\n(.*?)^```", PAGES["methods.md"], re.DOTALL | re.MULTILINE)
