@@ -30,6 +30,7 @@ class _Split:
         places_of: where each problem is, by its text.
         has_incomplete: whether a problem is a row without a text or label.
         has_unknown_label: whether one is a label that the task does not have.
+        has_duplicate_id: whether one is an id of two rows.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class _Split:
     places_of: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     has_incomplete: bool = False
     has_unknown_label: bool = False
+    has_duplicate_id: bool = False
 
 
 def parse_rows(
@@ -73,6 +75,11 @@ def parse_rows(
         # The labels of a benchmark are as they are; a user's own data may have others besides.
         if split.has_unknown_label and not spec.rows:
             fix += "; correct it, add it to labels=, or leave its rows out by missing="
+        if split.has_duplicate_id and not spec.rows:
+            fix += "; give each row an id of its own"
+            # Rows to predict have the columns of the run's task.
+            if labelled:
+                fix += ", or leave out id=: rows are then numbered"
         raise UsageError(f"{origin}, {abbreviate(problems, '; ')}{fix}")
     rows = list(split.rows.values())
     _check_no_class_vanished(spec, origin, split.skipped, rows)
@@ -109,6 +116,7 @@ def _add_record(
                 return
         for row in _parse(spec, record, index, source, labelled=labelled):
             if row.id in split.rows:
+                split.has_duplicate_id = True
                 raise UsageError(f"duplicate id {row.id[:40]}")
             split.rows[row.id] = row
     except IncompleteRow as error:

@@ -72,7 +72,10 @@ def test_a_mark_crlf_and_empty_lines_change_nothing(tmp_path, text):
             GOOD + "2\ta\n3\t\tb\tentailment\n4\tb\n5\tc\n6\td\n",
             "line 4, line 6, line 7 and 1 more: label is empty; line 5: sentence1 is empty; fill it in or remove the row, or set skip_incomplete=true",
         ),
-        (GOOD + "1\ta\tb\tentailment\n", "train.tsv, line 4: duplicate id 1"),
+        (
+            GOOD + "1\ta\tb\tentailment\n",
+            "train.tsv, line 4: duplicate id 1; give each row an id of its own, or leave out id=: rows are then numbered",
+        ),
         (
             GOOD.encode() + b"2\t\xff\tb\tentailment\n",
             "not UTF-8 (byte 0x",
