@@ -340,6 +340,12 @@ def test_paths_of_own_files_serve_tables_comparisons_and_grids(hifi):
     assert row["cells"]["mytask"]["value"] == 70
     answer = hifi("compare mymethod.yaml bitfit", *of_options)
     assert answer.code == 0 and "1 pair" in answer.out, answer.err
+    claim = {"kind": "difference", "text": "t", "where": "w", "second": "bitfit"}
+    claims = {"first": claim | {"first": "mymethod"}}
+    of_runs = {"protocol": "myprotocol.yaml", "backbone": "bert-large", "tasks": ["mytask.yaml"]}
+    Path("claims.yaml").write_text(json.dumps({"description": "d", **of_runs, "claims": claims}))
+    # All titles have the name that runs have.
+    assert "d (protocol myprotocol, backbone bert-large): " in hifi("claims claims.yaml").out
 
 
 def test_runs_of_a_protocol_that_is_not_given_are_not_compared_with_it(hifi):

@@ -193,7 +193,8 @@ def table_of_verdicts(
     is_any_decided = any(each.verdict != "not run" for each in decided)
     if is_any_decided:
         notes.append(RULE)
-    conditions = f"(protocol {file.protocol}, backbone {file.backbone})"
+    backbone = stored_name("backbones", file.backbone)
+    conditions = f"(protocol {file.protocol_name}, backbone {backbone})"
     return Table(
         title=f"{file.description} {conditions}: {_count_of_verdicts(decided)}",
         rows=[_row(each) for each in shown],
