@@ -4,6 +4,7 @@
 The files in a run's directory are those of `hifi_cli/records/layout.py`.
 """
 
+import re
 from pathlib import Path, PurePath
 
 from hifi_cli.files import safe_name
@@ -43,6 +44,11 @@ def run_path_of(
     if variant:
         folders.append(variant)
     return PurePath(_TOP, *map(safe_name, folders), f"seed{seed}")
+
+
+def is_run_directory(name: str) -> bool:
+    """Return whether the directory of that name is a run's own, seedN."""
+    return re.fullmatch(r"seed\d+", safe_name(name)) is not None
 
 
 def names_in(path: PurePath | str) -> dict[str, str]:

@@ -41,3 +41,9 @@ def test_names_are_read_back_as_far_as_a_path_has_them():
 def test_a_path_from_runs_on_does_not_depend_on_the_results_directory(before):
     path = str(run_path_of(**NAMES))
     assert relative_run_path(f"{before}{path}") == path
+
+
+@pytest.mark.parametrize("name", ["seed1", "seed20"])
+def test_a_variant_does_not_lie_in_the_directory_of_a_run(hifi, name):
+    answer = hifi(f"train --protocol demo --task demo-entailment --method bitfit variant={name}")
+    assert answer.code == 2 and f"'{name}' is the directory of a usual run" in answer.err
