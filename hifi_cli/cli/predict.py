@@ -8,7 +8,7 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.errors import UsageError
-from hifi_cli.files import write_or_print
+from hifi_cli.files import suffix_of_output, write_or_print
 from hifi_cli.tasks import prediction_table
 
 
@@ -33,10 +33,11 @@ def predict(
     from hifi_cli.runs import inference
     from hifi_cli.runs.workspace import Workspace
 
+    suffix = suffix_of_output(out, (".csv", ".jsonl"), "only .csv has the file's own columns")
     if out and out.exists() and file.exists() and out.samefile(file):
         raise UsageError(f"--out {out} is the input, which would be lost: name another file")
     workspace = Workspace(results_dir, None, backbone, trust)
-    if out and out.suffix.lower() == ".csv":
+    if suffix == ".csv":
         # Before the model runs: a column that is in the way is told at once.
         columns = inference.users_columns(run_dir, file, workspace)
         prediction_table.check_columns(columns, file)

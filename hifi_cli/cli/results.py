@@ -11,7 +11,7 @@ import typer
 from hifi_cli.cli import options
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import ConflictError, RunFailed, UsageError, logger
-from hifi_cli.files import atomic_path
+from hifi_cli.files import atomic_path, suffix_of_output
 from hifi_cli.records import every_eval_ever, share
 from hifi_cli.records import prune as prune_runs
 from hifi_cli.records.check import check as check_study
@@ -79,6 +79,7 @@ def export(
         count = every_eval_ever.export_eee(directory, out, organization or "unknown")
         logger.info(f"{count:,} runs exported")
     else:
+        suffix_of_output(out, (".parquet",), "hifi ls runs --format csv prints CSV")
         out = out or directory.with_name(f"{name}.parquet")
         _write_parquet(read_results(directory), out)
     print(out)

@@ -161,6 +161,19 @@ def test_a_ranking_that_is_not_there_is_missing(hifi):
     assert not Path("results").exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "known"),
+    [
+        ("predict run new.csv --out said.tsv", "the name must end in .csv, .jsonl"),
+        ("results export results --out runs.csv", "the name must end in .parquet"),
+    ],
+)
+def test_a_file_gets_no_suffix_of_another_format(hifi, command, known):
+    write_run("results", "full-ft", "rte", 1, 0.5)
+    answer = hifi(command)
+    assert answer.code == 2 and known in answer.err and not Path(command.split()[-1]).exists()
+
+
 @pytest.mark.parametrize("text", ["", "id,text\n1,fine\n"])
 def test_a_file_without_heads_is_not_called_damaged(hifi, text):
     """It is the user's own: nothing makes it again."""
