@@ -572,6 +572,22 @@ def test_the_page_of_results_names_the_collapsed_runs_of_mpnet():
     assert truncated == {2} and "Two texts of RTE's training split are truncated" in section
 
 
+def test_a_task_where_linear_probing_alone_is_at_chance_counts(hifi):
+    """MRPC does in the claim about it, as the page on claims says."""
+    right, records = [], _records("study")
+    for path, record in records.items():
+        if path.startswith("runs/study-ehft/minilm/mrpc/linear-probing/seed"):
+            right.append(100 * record["metrics"]["accuracy"])
+    full_ft = records["runs/study-ehft/minilm/mrpc/full-ft/seed4"]
+    labels = full_ft["classes"]["labels"].values()
+    majority = max(labels) / sum(labels)
+    two_errors = 200 * (majority * (1 - majority) / sum(labels)) ** 0.5
+    assert len(right) == 8 and 3 < mean(right) - 100 * majority < two_errors
+    (row,) = _decided(hifi, "ehft/probing-is-poor", "study-ehft", "study")
+    # Two methods, four tasks, eight seeds.
+    assert row["runs"] == 2 * 4 * 8
+
+
 def test_the_design_page_counts_the_runs_and_their_seconds():
     records = _records("study").values()
     of_minilm = [record for record in records if record["backbone"] == "minilm"]
