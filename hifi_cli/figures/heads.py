@@ -88,17 +88,19 @@ class ScoresBySetting(Kind):
     def explanation(self, data: style.Frame) -> str:
         """Say what the shown settings are: ST in full, and of the others what differs from it."""
         shown = list(dict.fromkeys(data["setting"]))
-        usual = {**STANDARD, "scoring.warm_steps": self.warm_steps}
+        standard = {**STANDARD, "scoring.warm_steps": self.warm_steps}
+        others = [setting for setting in shown if setting != "ST"]
         sentences = []
         if "ST" in shown:
-            sentences.append(f"ST: {_in_words(usual)}.")
-            shown.remove("ST")
-            if shown:
+            sentences.append(f"ST: {_in_words(standard)}.")
+            if others:
                 sentences.append("The others differ from it in this alone.")
-                usual = {}
-        for setting in shown:
-            sentences.append(f"{setting}: {_in_words({**usual, **VARIANTS[setting]})}.")
-        of_training = [setting for setting in shown if setting in ("BS", "LR")]
+        for setting in others:
+            keys = VARIANTS[setting]
+            if "ST" not in shown:
+                keys = {**standard, **keys}
+            sentences.append(f"{setting}: {_in_words(keys)}.")
+        of_training = [setting for setting in others if setting in ("BS", "LR")]
         if of_training:
             names = " and ".join(of_training)
             sentences.append(f"{names} would change nothing on the pretrained encoder.")
