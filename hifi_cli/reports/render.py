@@ -402,19 +402,21 @@ def _narrow(grid: Grid, width: int) -> None:
     for cells_wrap in (False, True):
         if console.measure(grid).maximum <= width:
             return
-        # The columns that are still too wide are narrowed in the next pass.
         grid.padding = 0
         for column in grid.columns:
             widths = [console.measure(column.header).minimum]
-            for text in column.cells:
-                measured = console.measure(text)
-                if not cells_wrap:
-                    widths.append(measured.maximum)
-                elif str(text).startswith(" "):
-                    widths.append(measured.minimum + len(_TEXT.indent))
-                else:
-                    widths.append(measured.minimum)
+            widths += [_width_of_cell(console, text, wraps=cells_wrap) for text in column.cells]
             column.width = max(widths)
+
+
+def _width_of_cell(console: Console, text: Any, *, wraps: bool) -> int:
+    """Return the characters that a cell takes: all on one line, or its longest word if it wraps."""
+    measured = console.measure(text)
+    if not wraps:
+        return measured.maximum
+    if str(text).startswith(" "):
+        return measured.minimum + len(_TEXT.indent)
+    return measured.minimum
 
 
 def _as_markdown(table: Table) -> str:
