@@ -103,12 +103,16 @@ def table(
     """
     latex = LatexOptions(caption, label)
     study = Study(results_dir)
+    keys = options.stored_keys(protocol, backbone, shots)
+    if backbones:
+        # The table is that of the first one, with a row for each.
+        keys = options.stored_keys(protocol, backbones[0], shots)
     asked = _Asked(
         name=name,
-        keys=options.stored_keys(protocol, backbones[0] if backbones else backbone, shots),
+        keys=keys,
         tasks=options.stored_names("tasks", task),
         methods=options.stored_names("methods", method),
-        seeds=seeds,
+        seeds=options.parse_seeds(seeds),
         backbones=backbones,
         by=by,
         metrics=metrics,
@@ -147,8 +151,7 @@ class _Asked:
     Attributes:
         name: a table's name or YAML; None: all finished runs.
         keys: `protocol`, `backbone` and `shots`; None: any.
-        tasks: empty: all; likewise `methods`.
-        seeds: as the command line gives them; None: all.
+        tasks: empty: all; likewise `methods` and `seeds`.
         backbones: those that are the rows; None: methods are.
         by: the key whose values are rows; None: none.
         metrics: a column of each for every task; None: the table's own.
@@ -161,7 +164,7 @@ class _Asked:
     keys: dict[str, str | None]
     tasks: list[str]
     methods: list[str]
-    seeds: str | None
+    seeds: list[int]
     backbones: list[str] | None
     by: str | None
     metrics: list[str] | None
@@ -176,7 +179,7 @@ class _Asked:
             keys=self.keys,
             tasks=self.tasks,
             methods=self.methods,
-            seeds=options.parse_seeds(self.seeds),
+            seeds=self.seeds,
         )
 
     @property
@@ -338,7 +341,7 @@ def _specs(asked: _Asked, study: Study, metrics: list[str] | None) -> list[Table
             methods=methods,
             tasks=asked.tasks,
             shots=asked.keys["shots"],
-            seeds=options.parse_seeds(asked.seeds),
+            seeds=asked.seeds,
             metrics=metrics,
             backbones=asked.backbones,
         )
