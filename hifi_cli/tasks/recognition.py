@@ -49,7 +49,13 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the data: those of the texts, those of the labels, and all."""
+    """The names of the columns of the data.
+
+    Attributes:
+        inputs: those of the texts.
+        label: that of the labels; several for a column of 0 and 1 for each label.
+        all: in the order of the data.
+    """
 
     inputs: list[str]
     label: list[str]
@@ -62,7 +68,7 @@ class FoundLabels:
 
     Attributes:
         kind: of the task.
-        why: this kind, in a few words.
+        why: what shows that it is of this kind, in a few words.
         labels: the task's labels, in label order.
         counts: rows of each label; of tags, words.
         values: the cells of the labels, without empty ones.
@@ -268,7 +274,7 @@ def _named_labels(
     Args:
         source: the data, for messages.
         kind: of the task.
-        why: this kind.
+        why: what shows this, in a few words.
         values: the cells of the labels.
         names: the class names that the data have for indices; mostly none.
         options: what the user said about the data.
@@ -334,7 +340,7 @@ def _is_nested(value: Any) -> bool:
 def _kind(
     records: Sequence[SourceRow], columns: Columns, values: list[Any], options: DataOptions
 ) -> tuple[Kind, str]:
-    """Return the kind of task that the labels show, and why."""
+    """Return the kind of task that the user says or the data show, and what shows it, in a few words."""
     # The user's word decides, then the texts, then the labels: from the most special to the most
     # general.
     if options.kind:
@@ -455,7 +461,7 @@ def _labels_of_vectors(
         source: the data, for messages.
         columns: of the texts and the labels.
         values: the labels of the rows.
-        why: the kind of task is multi-label, in a few words.
+        why: what shows that the task is multi-label, in a few words.
         options: what the user said about the data.
 
     Raises:
