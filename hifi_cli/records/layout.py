@@ -383,8 +383,9 @@ def grid_logs(results_dir: Path, grid: str) -> Path:
 
 def grids_begun(results_dir: Path) -> list[Path]:
     """Return the folders of the grids that have begun in a results directory, sorted."""
-    of_all_grids = grid_logs(Path(), "*")
-    return sorted(logs.parent for logs in results_dir.glob(str(of_all_grids)))
+    # The place of one grid's logs, with a pattern for its name.
+    pattern = grid_logs(Path(), "*")
+    return sorted(logs.parent for logs in results_dir.glob(str(pattern)))
 
 
 def _differences(stored: RunConfig, present: RunConfig) -> list[str]:

@@ -335,7 +335,7 @@ class RunResult(StoredFile):
     data: dict[str, str]
     """Digest of the rows of every split as they were read. Schema 1: of its file."""
     data_origin: dict[str, str]
-    """Where the rows of every split came from."""
+    """Where the rows came from: the file of each split, or of the hub `hub`, `config` and `commit`."""
     backbone_weights: str
     """Digest of the encoder's weights, configuration and tokenizer, wherever the files came from;
     with `start_from`, of that and of the delta of the run that this one started from. Schema 1:

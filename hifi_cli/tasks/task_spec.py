@@ -314,7 +314,8 @@ class TaskData:
     Attributes:
         splits: the rows of each split.
         fingerprint: SHA-256 of each split's rows as they were read.
-        origin: the files, or repository and commit, for people to read.
+        origin: where they came from, for people to read: the file of each split; or of the hub `hub`
+            (the repository), `config` and `commit`.
     """
 
     splits: dict[Split, list[Row]]
