@@ -123,10 +123,7 @@ def grid(
     cells = _cells(spec, name, results_dir, data_dir, tuple(overrides or ()))
     if shard:
         cells = grid_cells.shard(cells, shard)
-    state = GridState(cells, results_dir, data_dir)
-    # With --force no run counts as finished.
-    if not force:
-        state.read()
+    state = GridState.of(cells, results_dir, data_dir, force=force)
     given = options.arguments(data_dir=data_dir, report_to=",".join(report_to or []))
     where = ["--results-dir", str(results_dir), *given]
     if print_only:

@@ -34,18 +34,31 @@ class GridState:
     finished_before: int = 0
     started: float = field(default_factory=time.monotonic)
 
-    def read(self) -> None:
-        """Find the finished cells.
+    @classmethod
+    def of(
+        cls, cells: list[GridCell], results_dir: Path, data_dir: Path | None, *, force: bool
+    ) -> "GridState":
+        """Return the state of a grid that is about to start.
+
+        Args:
+            cells: of the grid.
+            results_dir: where their runs are.
+            data_dir: directory of the official data files.
+            force: whether finished runs are repeated, so that none counts as finished.
 
         Raises:
             ConflictError: the directory of a cell holds another run: of another configuration, task,
                 data, encoder, own code or version of the random draws.
         """
-        identities = IdentityReader(self.results_dir, self.data_dir)
-        for cell in self.cells:
-            identities.check_finished(cell.config, task_spec.load(cell.config.task))
-            self.take_result(cell)
-        self.finished_before = len(self.finished)
+        finished: dict[GridCell, RunResult] = {}
+        if not force:
+            identities = IdentityReader(results_dir, data_dir)
+            for cell in cells:
+                identities.check_finished(cell.config, task_spec.load(cell.config.task))
+                directory = RunDirectory.of(cell.config, results_dir)
+                if directory.results.is_file():
+                    finished[cell] = directory.read_result()
+        return cls(cells, results_dir, data_dir, finished, finished_before=len(finished))
 
     def directory_of(self, cell: GridCell) -> RunDirectory:
         """Return the directory of a cell's run."""
@@ -55,12 +68,12 @@ class GridState:
         """Return whether there is a result in the cell's directory, of this run or of a former one."""
         return self.directory_of(cell).results.is_file()
 
-    def take_result(self, cell: GridCell, code: int = 0) -> bool:
+    def take_result(self, cell: GridCell, code: int) -> bool:
         """Count a cell as finished if it has a result, done or diverged; return whether it has.
 
         Args:
             cell: the cell.
-            code: exit code of the command that trained it; 0 also where no command of the grid did.
+            code: exit code of the command that trained it.
         """
         if not self.has_result(cell):
             return False

@@ -203,9 +203,7 @@ class Scripted:
 
 def scripted_run(tmp_path, script, all_cells=None, retries=0, force=False):
     all_cells = all_cells or cells(tasks=["demo-entailment"])
-    state = GridState(all_cells, tmp_path)
-    if not force:
-        state.read()
+    state = GridState.of(all_cells, tmp_path, None, force=force)
     submit = Scripted(all_cells, script, tmp_path)
     queue.run(state, submit, tmp_path / "logs", WHERE, retries=retries, force=force)
     return state, submit.ran
@@ -420,7 +418,7 @@ def test_what_some_runs_of_a_grid_lack_is_said_before_they_start(hifi, tmp_path,
     with pytest.raises(MissingError, match="no run of grid demo can train here: the dataset"):
         refuse_missing_inputs(without, "demo")
     write_cell(without.cells[0], tmp_path)
-    assert without.take_result(without.cells[0])
+    assert without.take_result(without.cells[0], 0)
     refuse_missing_inputs(without, "demo")
     assert caplog.messages[-1].startswith("1 run of 2 cannot train here: the dataset")
 
