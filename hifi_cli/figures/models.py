@@ -438,15 +438,13 @@ class TrainingCurves(Kind):
         sentences = [f"{words}."]
         if any("gradient" in curve for curve in self.curves):
             sentences.append("Gradients are those before clipping.")
-        after_another = data[data["stage"] > 1]
+        later = data[data["stage"] > 1]
         # Stage 1 of these trains a task head, which stage 2 takes to the pretrained backbone.
-        has_stage1 = after_another["stage1_fraction"] > 0
-        two_stages = ", ".join(
-            dict.fromkeys(after_another["method"][has_stage1].map(_method_label))
-        )
+        starts_anew = later["stage1_fraction"] > 0
+        two_stages = _labels(later["method"][starts_anew])
         if two_stages:
             sentences.append(f"{two_stages}: stage 2, which starts from the pretrained backbone.")
-        others = ", ".join(dict.fromkeys(after_another["method"][~has_stage1].map(_method_label)))
+        others = _labels(later["method"][~starts_anew])
         if others:
             sentences.append(f"{others}: the last stage.")
         return " ".join(sentences)
@@ -490,8 +488,9 @@ def _window(points: int) -> int:
     return max(1, points // 20)
 
 
-def _method_label(method: str) -> str:
-    return label_of("methods", method)
+def _labels(methods: Iterable[str]) -> str:
+    """Return the labels of methods, each once."""
+    return ", ".join(dict.fromkeys(label_of("methods", method) for method in methods))
 
 
 def norm(tensors: Iterable[Tensor]) -> float:
