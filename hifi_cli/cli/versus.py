@@ -324,7 +324,7 @@ def _lines(plan: "VersusPlan", cost: "VersusCost") -> list[tuple[str, str]]:
         ("cost", _cost(plan, cost)),
     ]
     # The line of the cost says the time already.
-    lines += [line for line in cost.left.lines if line[0] == "disk"]
+    lines.append(("disk", cost.left.lines["disk"]))
     lines += [("verdict", str(outlook)) for outlook in plan.outlooks]
     lines += [("left out", note) for note in plan.left_out]
     return lines

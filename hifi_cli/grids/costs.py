@@ -54,12 +54,11 @@ def cost_lines(
     # A machine whose memory is known is a GPU.
     gpus = [machine for machine in machines.values() if machine and machine.memory]
     lines.append(("steps", cost.steps.sentence(f"{cost.steps.value:,.0f}")))
-    for name, text in cost.lines:
-        if name == "time" and cost.seconds.is_known:
-            text += _at_a_time(cost.seconds.value, jobs, is_gpu=bool(gpus))
-        if name == "disk":
-            text += f"; {format_bytes(_free_bytes(state.results_dir))} are free"
-        lines.append((name, text))
+    texts = cost.lines
+    if cost.seconds.is_known:
+        texts["time"] += _at_a_time(cost.seconds.value, jobs, is_gpu=bool(gpus))
+    texts["disk"] += f"; {format_bytes(_free_bytes(state.results_dir))} are free"
+    lines += texts.items()
     if gpus:
         lines.append(("jobs", _jobs_text(gpus[0], cost)))
     return lines

@@ -165,16 +165,16 @@ class Cost:
         )
 
     @property
-    def lines(self) -> list[tuple[str, str]]:
-        """The lines of time, disk and memory, a name and a text each."""
+    def lines(self) -> dict[str, str]:
+        """The texts of the lines `time`, `disk` and `memory`."""
         time = f"about {format_hours(self.seconds.value)}"
         if self.steps.value and self.seconds.is_known and not self.seconds.unknown:
             time += f" at {self.seconds.value / self.steps.value:.3g} s a step with evaluations"
-        return [
-            ("time", self.seconds.sentence(time)),
-            ("disk", self.disk.sentence(f"about {format_bytes(self.disk.value)}")),
-            ("memory", self.memory.sentence(f"up to {format_bytes(self.memory.value)}")),
-        ]
+        return {
+            "time": self.seconds.sentence(time),
+            "disk": self.disk.sentence(f"about {format_bytes(self.disk.value)}"),
+            "memory": self.memory.sentence(f"up to {format_bytes(self.memory.value)}"),
+        }
 
 
 # --- where the runs will train

@@ -210,7 +210,7 @@ class Planner:
         if data:
             counts = {str(split): len(rows) for split, rows in data.splits.items()}
         machine = machine_of(device) if device else None
-        return self.costs.cost(config, task, machine, counts).lines
+        return [*self.costs.cost(config, task, machine, counts).lines.items()]
 
     def stored_bytes(self, config: RunConfig, task: TaskSpec) -> int | None:
         """Count the bytes of the file with the weights that a run stores.
