@@ -88,7 +88,7 @@ class Features(Kind):
         """
         workspace = request.workspace
         prepared, _ = workspace.open(workspace.directory(config).path)
-        encoders = {"pretrained": Encoder(prepared.pretrained.model)}
+        encoders = {"pretrained": prepared.pretrained.encoder}
         if self.stages:
             encoders["stage1"] = train(config, request, until_last_stage=True).encoder
             encoders["stage2"] = prepared.encoder

@@ -60,6 +60,11 @@ class Pretrained:
     digest_of_schema_1: str
     started_from: list[dict[str, str]] = field(default_factory=list)
 
+    @property
+    def encoder(self) -> Encoder:
+        """The model and its parts."""
+        return Encoder(self.model)
+
 
 def load_backbone(
     backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None

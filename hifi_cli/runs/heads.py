@@ -153,7 +153,7 @@ class HeadSelector:
         config = self.config
         how = config.heads
         # Scoring may take minutes, so a k that is too large is refused before it.
-        check_k(how.k, Encoder(self.inputs.pretrained.model).num_heads)
+        check_k(how.k, self.inputs.pretrained.encoder.num_heads)
         chosen = select_top_heads(self.rank(), how.k, how.strategy)
         arguments = how.selection_arguments(config.seed)
         selection = HeadSelection(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.digests import digest
 from hifi_cli.errors import UsageError
-from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.tasks import task_spec
@@ -72,7 +71,7 @@ class RowTokenizer:
         key = "max_length" if max_length is None else "scoring.max_length"
         examples = tokenize(self.pretrained.tokenizer, self.task, rows, config)
         longest = max(map(len, examples), default=0)
-        bound = Encoder(self.pretrained.model).max_tokens
+        bound = self.pretrained.encoder.max_tokens
         if bound is not None and longest > bound:
             raise UsageError(
                 f"{key}={config.max_length}: a row has {longest:,} tokens, and"
@@ -141,7 +140,7 @@ def check_vocabulary(pretrained: Pretrained, examples: list[EncodedExample], nam
     Raises:
         UsageError: a token of the examples, or the token for padding, has none.
     """
-    known = Encoder(pretrained.model).vocabulary_size
+    known = pretrained.encoder.vocabulary_size
     tokenizer = pretrained.tokenizer
     # The embedding has one row per token id, so the largest id decides.
     largest = tokenizer.pad_token_id

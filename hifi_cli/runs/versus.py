@@ -16,7 +16,6 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.digests import digest
 from hifi_cli.errors import MissingError, RunFailed, UsageError, logger
 from hifi_cli.methods.find import check_method_settings
-from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.layout import CANARY
 from hifi_cli.records.record import SCHEMA
 from hifi_cli.records.study import COLUMN_OF_KEY, UNCHANGED_DRAWS, Study
@@ -554,7 +553,7 @@ def measured_step(config: RunConfig, workspace: Workspace) -> float:
     task = load_task(config)
     inputs = workspace.inputs(config, task)
     # Which heads are tuned does not change the time.
-    heads = placeholder_heads(config, Encoder(inputs.pretrained.model))
+    heads = placeholder_heads(config, inputs.pretrained.encoder)
     prepared = prepare_run(config, task, inputs.pretrained, device, heads)
     splits = load_splits(inputs)
     clock = _StepClock()

@@ -8,7 +8,6 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import UsageError
 from hifi_cli.models import cpu_kernels
-from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained, load_backbone
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.layout import RunDirectory
@@ -104,7 +103,7 @@ class Workspace:
         if config.start_from:
             loaded = self._started_from(config.start_from, loaded, config)
         if config.kernels != "torch" and select_device(config.device).type == "cpu":
-            cpu_kernels.install(Encoder(loaded.model))
+            cpu_kernels.install(loaded.encoder)
         return loaded
 
     def _started_from(self, run: str, loaded: Pretrained, config: RunConfig) -> Pretrained:
@@ -137,7 +136,7 @@ class Workspace:
         weights = prepared.encoder.base.state_dict()
         # Not strict: the other run's task head may have no pooler, and then the pooler keeps its
         # pretrained values.
-        Encoder(loaded.model).base.load_state_dict(weights, strict=False)
+        loaded.encoder.base.load_state_dict(weights, strict=False)
         # Weights of the other run are not missing any more, so that no seed draws them anew.
         names = {f"{loaded.model.base_model_prefix}.{name}" for name in weights}
         delta = str(start.result.delta_sha256)

@@ -29,7 +29,6 @@ from hifi_cli.config.specs import method_spec
 from hifi_cli.errors import Terminated
 from hifi_cli.methods import diff_pruning
 from hifi_cli.methods.peft import DRAWS_WHERE_THE_WEIGHT_IS
-from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import varlen_attention
 from hifi_cli.records.record import MetricsLine, StepMetrics
 from hifi_cli.runs.finished import load_final_delta
@@ -312,5 +311,5 @@ def prepared_model(config: RunConfig, workspace: Workspace) -> Any:
     """A model that the run's method prepared."""
     task = load_task(config)
     pretrained = workspace.pretrained(config, task)
-    heads = placeholder_heads(config, Encoder(pretrained.model))
+    heads = placeholder_heads(config, pretrained.encoder)
     return prepare_run(config, task, pretrained, set_up_device(config), heads)
