@@ -371,9 +371,9 @@ def _attention_mask(attention_mask: Tensor | None = None, **settings: Any) -> Te
     """Make the additive mask as transformers does; it neither waits for a device nor copies to it."""
     from transformers.masking_utils import sdpa_mask
 
-    # A mask that hides nothing need not be made. Of a decoder there is none, and whether a given mask
-    # hides padding is not looked at: that would wait for the device. Of the two kinds of masks,
-    # transformers gives this setting for the one of encoders alone.
+    # The mask of an encoder without padding hides nothing, and need not be made. Whether a given mask
+    # has padding is not looked at, because that would wait for the device. transformers names this
+    # setting for encoders alone.
     is_of_encoder = "allow_is_bidirectional_skip" in settings
     settings["allow_is_bidirectional_skip"] = is_of_encoder and attention_mask is None
     settings["allow_is_causal_skip"] = False
