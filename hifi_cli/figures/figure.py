@@ -46,7 +46,7 @@ from hifi_cli.runs.run import run
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.training.device import select_device, set_up_device
-from hifi_cli.training.loop import Callback, StepPlan, Trainer
+from hifi_cli.training.loop import Callback, Trainer
 
 # The module and the class of each kind.
 KINDS = {
@@ -375,21 +375,13 @@ def train(
     # Without rows to report, the trainer measures nothing after an epoch.
     splits = replace(load_splits(inputs), reported=[])
     prepared = prepare_run(config, task, inputs.pretrained, device, heads)
+    # A callback reads all gradients and weights in every step.
+    trainer = Trainer(prepared, prepared.method, splits, callback=callback, trains_all_words=True)
     max_steps = None
     if until_last_stage:
-        plan = StepPlan.of(config, prepared.batch_size, len(splits.train), prepared.method.stages())
         # As many as all stages before it have: 0, if it is the only one.
-        max_steps = plan.stage_steps[-1].start
-    trainer = Trainer(
-        runner=prepared,
-        method=prepared.method,
-        splits=splits,
-        callback=callback,
-        max_steps=max_steps,
-        # A callback reads all gradients and weights in every step.
-        trains_all_words=True,
-    )
+        max_steps = trainer.plan.stage_steps[-1].start
     if max_steps != 0:
         logger.info(f"{config.run_label}: training for this figure alone")
-        trainer.train()
+        trainer.train(max_steps)
     return trainer

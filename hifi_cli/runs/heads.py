@@ -406,9 +406,9 @@ def _warm_up(runner: ModelRunner, examples: list[EncodedExample], missing_keys: 
         )
     config = runner.config.model_copy(update={"method": "full-ft", "settings": {}, "stage1": None})
     method = build_and_prepare(config, runner.encoder, None, missing_keys)
-    trainer = Trainer(runner, method, Splits(examples), max_steps=steps)
+    trainer = Trainer(runner, method, Splits(examples))
     if steps > trainer.plan.total:
         raise UsageError(
             f"scoring.warm_steps={steps} is more than the run's {trainer.plan.total} steps"
         )
-    trainer.train()
+    trainer.train(steps)

@@ -557,14 +557,8 @@ def measured_step(config: RunConfig, workspace: Workspace) -> float:
     prepared = prepare_run(config, task, inputs.pretrained, device, heads)
     splits = load_splits(inputs)
     clock = _StepClock()
-    trainer = Trainer(
-        runner=prepared,
-        method=prepared.method,
-        splits=splits,
-        callback=clock,
-        max_steps=_MEASURED_STEPS,
-    )
-    trainer.train()
+    trainer = Trainer(prepared, prepared.method, splits, callback=clock)
+    trainer.train(_MEASURED_STEPS)
     durations = [end - start for start, end in pairwise(clock.times)]
     release_memory()
     # A run may have fewer steps than are slow.

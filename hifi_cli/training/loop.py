@@ -229,7 +229,6 @@ class Trainer:
         splits: the examples.
         callback: is told of steps and log lines.
         checkpoint: where the state is saved, and resumed from if it is there.
-        max_steps: stop after this number of steps, before the evaluation.
         trains_all_words: whether the word embedding trains whole, also where the method may leave
             out the words that no train example has.
         process: what the record says of this process; see `runs.provenance.describe_process`.
@@ -258,7 +257,6 @@ class Trainer:
         *,
         callback: Callback | None = None,
         checkpoint: Checkpoint | None = None,
-        max_steps: int | None = None,
         trains_all_words: bool = False,
         process: Mapping[str, Any] | None = None,
     ) -> None:
@@ -270,7 +268,6 @@ class Trainer:
         self.splits = splits
         self.callback = callback or Callback()
         self.checkpoint = checkpoint
-        self.max_steps = max_steps
         self.trains_all_words = trains_all_words
         self.process = dict(process or {})
         self.class_weights = class_weights_of(self.config, runner.task, splits.train)
@@ -303,8 +300,11 @@ class Trainer:
         epochs_since_the_best = self.progress.epoch - self.progress.best_epoch
         return epochs_since_the_best >= self.config.patience
 
-    def train(self) -> None:
+    def train(self, max_steps: int | None = None) -> None:
         """Train to the end, from the checkpoint if there is one.
+
+        Args:
+            max_steps: stop after this step of the run, before the evaluation; None: at the end.
 
         Raises:
             Diverged: the loss or the model's predictions are not finite.
@@ -335,7 +335,7 @@ class Trainer:
             # sees that the run has begun can stop it without losing anything.
             with deferred_signals() as signals:
                 self.callback.on_train_begin(self)
-                self._train_epochs(signals)
+                self._train_epochs(signals, max_steps)
             # One that came after the last step that was to be taken: a resumed run may have none.
             if signals:
                 raise exception_of(signals[0])
@@ -345,11 +345,12 @@ class Trainer:
         if progress.epoch < self.config.epochs and self.is_finished:
             logger.info(f"stopped early: no better epoch since epoch {progress.best_epoch}")
 
-    def _train_epochs(self, signals: list[int]) -> None:
+    def _train_epochs(self, signals: list[int], max_steps: int | None) -> None:
         """Train epoch after epoch, and evaluate after each.
 
         Args:
             signals: those that ask to stop; more may come at any time.
+            max_steps: as `train` has it.
         """
         while not self.is_finished:
             self.model.train()
@@ -363,7 +364,7 @@ class Trainer:
                 if step % self.config.log_every == 0 or step == self.plan.total:
                     self.log_loss()
                 # Whoever asks for `max_steps` reads the model's weights, as an evaluation would.
-                if step == self.max_steps:
+                if step == max_steps:
                     self.stage.before_evaluation()
                     return
                 self.stop_or_save(signals)

@@ -149,11 +149,11 @@ def test_a_figure_that_was_stopped_repeats_no_training(
     """And its numbers are those of a figure that was not, byte for byte."""
     train, trained = Trainer.train, []
 
-    def note(self):
+    def note(self, max_steps=None):
         trained.append(self.config.seed)
         if trained == [1, 2]:
             raise Terminated
-        train(self)
+        train(self, max_steps)
 
     monkeypatch.setattr(Trainer, "train", note)
 

@@ -156,10 +156,8 @@ def test_each_layer_has_its_learning_rate(make, workspace, method):
     prepared, config = prepare(
         make, workspace, method, "layer_decay=0.5", "learning_rate=0.01", "schedule=constant"
     )
-    trainer = Trainer(
-        prepared, prepared.method, Splits(splits_of(config, workspace).train), max_steps=1
-    )
-    trainer.train()
+    trainer = Trainer(prepared, prepared.method, Splits(splits_of(config, workspace).train))
+    trainer.train(max_steps=1)
     rates = {
         value: group["initial_lr"]
         for group in trainer.stage.optimizer.param_groups
