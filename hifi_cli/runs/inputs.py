@@ -69,7 +69,7 @@ class RowTokenizer:
         """
         config = _with_length(self.config, max_length)
         key = "max_length" if max_length is None else "scoring.max_length"
-        examples = tokenize(self.pretrained.tokenizer, self.task, rows, config)
+        examples = tokenize(self.pretrained.tokenizer, self.task, rows, config, length_key=key)
         longest = max(map(len, examples), default=0)
         bound = self.pretrained.encoder.max_tokens
         if bound is not None and longest > bound:

@@ -31,7 +31,12 @@ _MODEL_INPUTS = ("input_ids", "token_type_ids")
 
 
 def tokenize(
-    tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], config: RunConfig
+    tokenizer: Any,
+    spec: TaskSpec,
+    rows: Sequence[Row],
+    config: RunConfig,
+    *,
+    length_key: str = "max_length",
 ) -> list[EncodedExample]:
     """Tokenize rows, without padding, by `max_length`, `truncation`, `swap_texts` and `stride`.
 
@@ -40,6 +45,7 @@ def tokenize(
         spec: the task, whose kind says how token ids are made.
         rows: the rows; each becomes one example, or several windows.
         config: of the run.
+        length_key: the key that has set `max_length`, for messages.
 
     Raises:
         UsageError: a target word is truncated.
@@ -63,13 +69,13 @@ def tokenize(
         word_spans: tuple[Span, ...] = ()
         word_tokens: tuple[int, ...] = ()
         if encoding == "target words":
-            word_spans = _tokens_of_target_words(encoded, indices[0], row)
+            word_spans = _tokens_of_target_words(encoded, indices[0], row, length_key)
         if encoding == "words":
             word_tokens = tuple(encoded.first_token(indices[0], span) for span in row.word_spans)
         examples.append(
             EncodedExample(row, inputs, word_spans, word_tokens, is_truncated=is_truncated)
         )
-    _warn_of_unread_words(examples, config.max_length)
+    _warn_of_unread_words(examples, f"{length_key}={config.max_length}")
     return examples
 
 
@@ -217,13 +223,16 @@ def _model_inputs(encoded: Any, index: int) -> dict[str, NDArray[np.int32]]:
     return inputs
 
 
-def _tokens_of_target_words(sequences: _EncodedSequences, index: int, row: Row) -> tuple[Span, ...]:
+def _tokens_of_target_words(
+    sequences: _EncodedSequences, index: int, row: Row, length_key: str
+) -> tuple[Span, ...]:
     """Return the token span [first, last) of the target word of each text of a pair.
 
     Args:
         sequences: the encoded sequences.
         index: of the row's sequence.
         row: has the characters of the words.
+        length_key: the key by which texts are truncated.
 
     Raises:
         UsageError: a word has no token.
@@ -238,14 +247,18 @@ def _tokens_of_target_words(sequences: _EncodedSequences, index: int, row: Row) 
         if first is None or last is None:
             problem = f"{text[start:end]!r:.40} has no token of this tokenizer"
             if sequences.is_truncated[index]:
-                problem = "is truncated; increase max_length"
+                problem = f"is truncated; increase {length_key}"
             raise UsageError(f"row {row.id}: the target word {problem}")
         spans.append((first, last + 1))
     return tuple(spans)
 
 
-def _warn_of_unread_words(examples: Sequence[EncodedExample], max_length: int) -> None:
-    """Warn of words that have no token, because of `max_length` or because of the tokenizer."""
+def _warn_of_unread_words(examples: Sequence[EncodedExample], length: str) -> None:
+    """Warn of words that have no token, because of truncation or because of the tokenizer.
+
+    Args:
+        length: the setting by which texts are truncated, `max_length=128` for example.
+    """
     words = 0
     truncated = 0
     dropped: list[str] = []
@@ -269,8 +282,7 @@ def _warn_of_unread_words(examples: Sequence[EncodedExample], max_length: int) -
     consequence = "they are not trained on and count as tagged O"
     if truncated:
         logger.warning(
-            f"note: max_length={max_length} leaves {truncated:,} of {words:,} words without a token:"
-            f" {consequence}"
+            f"note: {length} leaves {truncated:,} of {words:,} words without a token: {consequence}"
         )
     if dropped:
         different = dict.fromkeys(dropped)

@@ -138,6 +138,12 @@ def test_scores_after_warm_steps_are_stored_by_everything_that_decides_the_steps
     assert all(values != correlations[0] for values in correlations[1:-1])
 
 
+def test_words_that_scoring_truncates_name_the_key_of_the_scoring(make, workspace, caplog):
+    config = make("hifi-layerwise", "scoring.max_length=8", task="demo-roles")
+    HeadSelector.of(config, workspace).score()
+    assert "note: scoring.max_length=8 leaves " in caplog.text
+
+
 def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_before(
     make, workspace, tmp_path, data
 ):

@@ -108,6 +108,9 @@ def test_a_target_word_that_is_cut_off_is_refused(tokenizer):
         UsageError, match="row 7: the target word is truncated; increase max_length"
     ):
         tokenize(tokenizer, task_spec.load("wic"), [row], configured(6))
+    with pytest.raises(UsageError, match=r"increase scoring\.max_length$"):
+        key = "scoring.max_length"
+        tokenize(tokenizer, task_spec.load("wic"), [row], configured(6), length_key=key)
 
 
 @pytest.mark.parametrize(("how", "expected"), [
