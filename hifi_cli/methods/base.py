@@ -41,7 +41,7 @@ class MethodContext:
 class Stage:
     """A part of a run, with its own optimizer and learning rate schedule.
 
-    `Method.stages` makes it, once for a run; `training/stage.py` trains it.
+    `Method.stages` makes it; `training/stage.py` trains it.
 
     Attributes:
         method: whose parameters train and whose hooks are called. It need not be the run's: EH-FT's
@@ -100,7 +100,11 @@ class Method(ABC):
         """
 
     def stages(self) -> list[Stage]:
-        """Return the run's stages, in order; their fractions sum to 1."""
+        """Return the run's stages, in order; their fractions sum to 1.
+
+        It is called several times, also before `prepare`: the methods of the stages are always the
+        same objects.
+        """
         return [Stage(self)]
 
     def on_stage_start(self, model: nn.Module, gradients: Iterator[None]) -> None:

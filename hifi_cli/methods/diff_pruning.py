@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from hifi_cli.errors import logger
-from hifi_cli.methods.base import Method, Stage
+from hifi_cli.methods.base import Method, MethodContext, Stage
 from hifi_cli.methods.common import SparseMethod, names_without_pretrained_values, step_generator
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import top_k_masks
@@ -50,7 +50,7 @@ def _groups_as_in_full_ft(
 class _Search(Method):
     """The first stage, which trains theta = theta0 + z_tensor * z * difference (equation 5).
 
-    It is a part of `DiffPruning`, whose `prepare` makes and prepares it. A run calls its hooks in the
+    It is a part of `DiffPruning`, whose `prepare` prepares the model for it. A run calls its hooks in the
     first stage; `DiffPruning` reads the differences that it has found when the second one begins, and
     then frees its memory.
 
@@ -240,8 +240,11 @@ class DiffPruning(SparseMethod):
         and the authors' other values, small learning rates and large tensors, the tensors' gates
         close in the first steps, and nothing is left to keep."""
 
+    def __init__(self, settings: Settings, context: MethodContext) -> None:
+        super().__init__(settings, context)
+        self.search = _Search(settings, context)
+
     def prepare(self, encoder: Encoder) -> None:
-        self.search = _Search(self.settings, self.context)
         self.search.prepare(encoder)
 
     def stages(self) -> list[Stage]:

@@ -40,7 +40,10 @@ def check_method_settings(config: RunConfig) -> None:
     """
     method = build_method(config, MethodContext(stage1_config=config.stage1))
     if config.stage1 and not any(stage.training for stage in method.stages()):
-        raise UsageError(f"stage1: {config.method} has one stage; the two-stage method is eh-ft")
+        raise UsageError(
+            f"stage1: {config.method} has no stage with settings of its own; the two-stage method is"
+            " eh-ft"
+        )
 
 
 def implementation_of(method: str) -> type[Method]:
