@@ -150,7 +150,7 @@ class StepPlan:
             method_stages: the stages of the run's method.
 
         Raises:
-            UsageError: there are fewer steps than stages.
+            UsageError: there are fewer steps than stages, or their fractions do not sum to 1.
         """
         per_epoch = math.ceil(examples / batch_size)
         total = config.epochs * per_epoch
@@ -161,8 +161,11 @@ def _steps_of_stages(method_stages: Sequence[Stage], total: int) -> list[range]:
     """Share the steps of a run by the stages' fractions; every stage gets at least one.
 
     Raises:
-        UsageError: there are fewer steps than stages.
+        UsageError: there are fewer steps than stages, or their fractions do not sum to 1.
     """
+    whole = sum(stage.fraction for stage in method_stages)
+    if method_stages and not math.isclose(whole, 1):
+        raise UsageError(f"the fractions of the stages sum to {whole:g}, not to 1")
     if total < len(method_stages):
         raise UsageError(
             f"{counted_noun(total, 'training step')} cannot be shared by {len(method_stages)} stages;"

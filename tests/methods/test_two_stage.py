@@ -74,8 +74,9 @@ def test_a_first_stage_that_leaves_a_part_of_the_head_untrained_is_refused(
 
 
 def test_a_first_stage_of_a_method_that_has_one_is_refused(make):
-    with pytest.raises(UsageError, match="stage1: linear-probing has one stage"):
-        find.check_method_settings(make("linear-probing", "stage1.method=full-ft"))
+    for method in ("linear-probing", "diff-pruning"):
+        with pytest.raises(UsageError, match=f"stage1: {method} has no stage with settings"):
+            find.check_method_settings(make(method, "stage1.method=full-ft"))
 
 
 def test_carrying_only_weights_leaves_the_heads_biases(make, workspace, monkeypatch):
@@ -139,6 +140,12 @@ def test_iterations_are_shared_as_said_and_no_stage_goes_without(make, shares, s
     planned = loop.StepPlan.of(config, 1, 1, stages).stage_steps
     assert [numbers.stop for numbers in planned] == ends
     assert [numbers.start for numbers in planned] == [0, *ends[:-1]]
+
+
+def test_stages_whose_fractions_are_not_the_whole_are_refused(make):
+    stages = [base.Stage(None, 0.5), base.Stage(None, 0.25)]
+    with pytest.raises(UsageError, match=r"fractions of the stages sum to 0\.75, not to 1"):
+        loop.StepPlan.of(make("full-ft"), 8, 100, stages)
 
 
 def test_schedule_holds_warms_up_and_ends_at_its_floor(make):
