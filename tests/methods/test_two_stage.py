@@ -73,6 +73,12 @@ def test_a_first_stage_that_leaves_a_part_of_the_head_untrained_is_refused(
         runs.run(make("eh-ft-bitfit"), workspace)
 
 
+def test_the_method_of_stage_1_may_have_two_stages_itself(hifi):
+    where = "--task demo-entailment --backbone demo --protocol demo"
+    answer = hifi(f"train {where} --method eh-ft stage1.method=diff-pruning limit=32")
+    assert answer.code == 0, answer.err
+
+
 def test_a_first_stage_of_a_method_that_has_one_is_refused(make):
     for method in ("linear-probing", "diff-pruning"):
         with pytest.raises(UsageError, match=f"stage1: {method} has no stage with settings"):
