@@ -154,9 +154,12 @@ class Peft(Method):
 
     @torch.no_grad()
     def merge(self, encoder: Encoder) -> None:
+        # A plan's model has no values to merge.
+        has_values = encoder.device.type != "meta"
         for name, module in list(encoder.model.named_modules()):
             if isinstance(module, BaseTunerLayer):
-                module.merge(safe_merge=True)
+                if has_values:
+                    module.merge(safe_merge=True)
                 encoder.model.set_submodule(name, module.get_base_layer())
         super().merge(encoder)
 

@@ -85,6 +85,8 @@ def test_counts_are_those_of_the_run(make, workspace, method, family):
         ("bitfit", []),
         ("diff-pruning", []),
         ("eh-ft-bitfit", ["stage1.settings.biases=all"]),
+        ("eh-ft", ["stage1.method=ia3", "settings.reserve=true"]),
+        ("eh-ft", ["stage1.method=shira", "settings.reserve=true"]),
         ("bitfit", ["task_head.kind=mlp"]),
         ("linear-probing", []),
         ("hifi-layerwise", []),
