@@ -32,7 +32,7 @@ from hifi_cli.config.epoch_rule import EpochChoice, EpochRule
 from hifi_cli.config.registry import NameWithFile, plain_name
 from hifi_cli.config.specs import Origin
 from hifi_cli.digests import digest
-from hifi_cli.run_paths import is_run_directory, relative_run_path, run_path_of
+from hifi_cli.run_paths import relative_run_path, run_path_of
 
 # The keys whose values name something registered, or a file of the user's own by its name alone.
 KEYS_OF_NAMES = ("task", "method", "protocol", "backbone.name", "heads.rank", "stage1.method")
@@ -199,13 +199,6 @@ class TaskHeadConfig(ConfigModel):
         if self.one_logit and self.kind != "mlp":
             raise ValueError("one_logit requires kind: mlp")
         return self
-
-
-def _no_directory_of_a_run(variant: str | None) -> str | None:
-    """Return the name of a variant, whose directory is beside those of the usual runs, not inside one."""
-    if variant and is_run_directory(variant):
-        raise ValueError(f"{variant!r:.200} is the directory of a usual run: take another name")
-    return variant
 
 
 def _check_setting(value: Any, within: str = "", depth: int = 1) -> Any:
@@ -392,7 +385,7 @@ class RunConfig(TrainingConfig):
     """Use at most this many examples of each split, but not to score heads; the run is flagged `limited`."""
     log_every: Annotated[PositiveCount, RUN, KnownAs("logging_steps")] = 10
     """Steps between two log lines."""
-    variant: Annotated[str | None, AfterValidator(_no_directory_of_a_run), NOTHING] = None
+    variant: Annotated[str | None, NOTHING] = None
     """Name of a run with other settings, to keep it beside the usual one. It has a directory level of its own and is not
     counted in tables."""
     scoring: Annotated[ScoringConfig, SCORED_ROWS] = ScoringConfig()

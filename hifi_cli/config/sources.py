@@ -21,6 +21,7 @@ from hifi_cli.config.run_config import DEFAULT, BackboneConfig, RunConfig, Train
 from hifi_cli.config.specs import MethodSpec, Origin, ProtocolSpec, method_spec, with_bases
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
+from hifi_cli.run_paths import is_run_directory
 
 COMMAND_LINE = "command line"
 # The names of the layers of files that `-c` gives begin with this.
@@ -397,6 +398,12 @@ def _validated(
         key = ".".join(map(str, first_problem(error)["loc"]))
         layer = _layer_of_problem(key, layers)
         raise UsageError(f"{layer}: {describe_error(error, RunConfig)}") from None
+    # A stored run may have such a name: only a new one is refused.
+    if config.variant and is_run_directory(config.variant):
+        raise UsageError(
+            f"{layers['variant']}: variant={config.variant} would lie in the directory of a usual"
+            " run: take another name"
+        )
     origins_of_values = {key: layered.origin for key, layered in merged.items()}
     return config.with_layers(layers, {**(origins_of_defaults or {}), **origins_of_values})
 

@@ -6,8 +6,9 @@ import pandas as pd
 
 from hifi_cli.config.base import flatten
 from hifi_cli.config.epoch_rule import EpochRule
+from hifi_cli.config.run_config import DEFAULT
 from hifi_cli.config.sources import override_value
-from hifi_cli.records.study import DEFAULT, TABLE_KEYS, Study
+from hifi_cli.records.study import TABLE_KEYS, Study
 
 
 def tried_settings(study: Study) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.draws import COMMON_DRAWS, changed_draws
 from hifi_cli.config.epoch_rule import EpochChoice
+from hifi_cli.config.run_config import DEFAULT
 from hifi_cli.config.sources import override_value
 from hifi_cli.config.unused import SECTIONS_OF_HEADS
 from hifi_cli.digests import digest
@@ -114,10 +115,6 @@ AVERAGED = {
     "heads": "heads",
     "setting_hash": "settings",
 }
-
-
-# The value of a setting that a configuration lacks, because every layer leaves it to the method.
-DEFAULT = "default"
 
 
 class Study:
@@ -433,6 +430,7 @@ class Study:
         for run in self.runs.itertuples():
             if run.method in having:
                 settings = flatten(run.config)
+                # The configuration lacks a setting that every layer leaves to the method.
                 value = DEFAULT
                 if key in settings:
                     value = override_value(settings[key])
