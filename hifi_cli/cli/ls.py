@@ -123,6 +123,7 @@ def _find(word: str) -> tuple[list[str], str]:
 
     Raises:
         UsageError: nothing, or several things.
+        MissingError: it is the path of a YAML that is not there.
     """
     folder, _, name = word.rpartition("/")
     names = {kind: registry.names(kind) for kind in registry.KINDS}
@@ -131,6 +132,13 @@ def _find(word: str) -> tuple[list[str], str]:
     if len(kinds) > 1 and kinds != ["tables", "figures"]:
         commands = " or ".join(f"hifi ls {kind}/{name}" for kind in kinds)
         raise UsageError(f"'{word}' has several meanings: {commands}")
+    if not kinds and registry.is_yaml_path(word):
+        # A file that is not there is named as such.
+        registry.name_of(word)
+        raise UsageError(
+            f"{word} is a YAML of your own, and hifi ls prints the program's; hifi train --dry-run"
+            " prints every setting of a run with it, also those that no YAML sets"
+        )
     if not kinds:
         known = {*_WORDS, *fields_by_key(RunConfig)}.union(*names.values())
         suggestion = registry.did_you_mean(word, sorted(known))

@@ -1,6 +1,7 @@
 """Finding one's way: hifi ls and completion."""
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -119,3 +120,12 @@ def test_lists_have_both_names_in_help(hifi):
     assert all(name in both for name in ("--task,--tasks", "--method,--methods")) and not re.search(
         "--force +<bool>", both
     )
+
+
+def test_a_yaml_of_ones_own_is_no_unknown_name(hifi):
+    """Of a data file `hifi ls` prints the task's YAML; of a YAML there is nothing to add."""
+    assert hifi("ls mine.yaml").code == 3
+    Path("mine.yaml").write_text(hifi("ls methods/lora").out)
+    answer = hifi("ls mine.yaml")
+    assert answer.code == 2 and not answer.out
+    assert "mine.yaml is a YAML of your own" in answer.err and "did you mean" not in answer.err
