@@ -33,8 +33,8 @@ def why_unused(key: str, config: RunConfig, *, needs_heads: bool) -> str:
             return f"method {config.method} selects no attention heads"
         if config.heads.given and key != "heads.given":
             return "the heads are given"
-    if key == "heads.seed" and config.heads.rank != "random":
-        return f"heads.rank={config.heads.rank} draws nothing"
+    if reason := _why_unused_to_rank(key, config.heads.rank):
+        return reason
     if key in _OF_OWN_TASK_HEAD and config.task_head.kind != "mlp":
         return f"task_head.kind is {config.task_head.kind}"
     if key == "holdout" and config.selection != "holdout":
@@ -93,6 +93,15 @@ def _why_unused_to_select(key: str, config: RunConfig) -> str:
     """Return why a key of the section heads changes no choice of heads; empty where it may."""
     if key == "heads.given":
         return "hifi select chooses heads by their scores"
-    if key == "heads.seed" and config.heads.rank != "random":
-        return f"heads.rank={config.heads.rank} draws nothing"
+    return _why_unused_to_rank(key, config.heads.rank)
+
+
+def _why_unused_to_rank(key: str, rank: str) -> str:
+    """Return why a dotted key changes nothing in a ranking; empty where it may."""
+    if key == "heads.seed" and rank != "random":
+        return f"heads.rank={rank} draws nothing"
+    # A ranking of the user's own is called with both.
+    reads_bounds = rank.startswith("pagerank") or rank.endswith(".py")
+    if key in ("heads.damping", "heads.epsilon") and not reads_bounds:
+        return f"heads.rank={rank} is no PageRank"
     return ""

@@ -85,6 +85,8 @@ def test_numbers_are_taken_as_they_are_written(word, key, value):
         ("lora", ["scoring.samples=9"], "scoring.samples changes nothing"),
         ("hifi-layerwise", ["heads.given=[[0],[1]]", "heads.k=1"], "heads.k changes nothing"),
         ("hifi-layerwise", ["heads.seed=3"], "heads.seed changes nothing"),
+        ("hifi-random", ["heads.damping=0.5"], "heads.rank=random is no PageRank"),
+        ("hifi-fisher", ["heads.epsilon=1e-3"], "heads.rank=fisher is no PageRank"),
         ("bitfit", ["task_head.width=9"], "task_head.kind is pooler"),
         ("bitfit", ["holdout=0.2"], "selection is validation"),
         ("bitfit", ["hold_factor=0.2"], "hold_steps is 0"),
@@ -107,6 +109,7 @@ def test_a_key_that_no_method_of_the_command_uses_is_refused(
         ("bitfit", ["tf32=true", "kernels=torch", "padding_free=false", "deterministic=true"]),
         ("bitfit", ["selection=holdout", "holdout=0.2", "hold_steps=1", "hold_factor=0.2"]),
         ("eh-ft-bitfit", ["task_head.kind=mlp", "task_head.width=9"]),
+        ("hifi-page-inv", ["heads.damping=0.5", "heads.epsilon=1e-3"]),
     ],
 )
 def test_a_key_that_a_method_of_the_command_uses_is_accepted(hifi, encoders, data, method, words):
@@ -129,6 +132,7 @@ def test_a_key_that_a_method_of_the_command_uses_is_accepted(hifi, encoders, dat
         ("score", ["scoring.warm_steps=1", "limit=9"], "limit changes nothing"),
         ("select", ["learning_rate=1"], "learning_rate changes nothing"),
         ("select", ["heads.seed=3"], "heads.seed changes nothing: heads.rank=pagerank draws"),
+        ("select", ["heads.rank=richness", "heads.damping=0.5"], "heads.damping changes nothing"),
         ("select", ["heads.given=[[0],[1]]"], "hifi select chooses heads by their scores"),
         ("select", ["task_head.width=9"], "task_head.width changes nothing"),
     ],
