@@ -75,6 +75,7 @@ class SeedsOfMethod:
         predictions: by seed; columns `label`, `prediction` and `logits`, indexed by the row's id,
             with the same rows in the same order.
         notes: what a reader must know of them.
+        counts: those of the notes that count the method's runs, and name neither it nor the task.
     """
 
     task: TaskSpec
@@ -83,6 +84,7 @@ class SeedsOfMethod:
     setting: str
     predictions: dict[int, pd.DataFrame]
     notes: list[str]
+    counts: list[str]
 
     @property
     def title(self) -> str:
@@ -209,7 +211,12 @@ def ensemble(study: Study, run_filter: RunFilter, options: ReportOptions) -> lis
             of_task.notes.append(f"left out: {name}: {why}")
             continue
         of_task.rows.append(row)
-        of_task.notes.extend(seeds.notes)
+        for note in seeds.notes:
+            if note in seeds.counts:
+                # Several methods are rows of one table, below which all notes stand.
+                of_task.notes.append(f"{name}: {note}")
+            else:
+                of_task.notes.append(note)
     tables = [
         _table_of_ensembles(task, setting, of_task)
         for (task, setting), of_task in ensembles.items()
@@ -277,7 +284,8 @@ def _of_one_setting(runs: ComparableRuns, setting: str) -> Iterator[SeedsOfMetho
             table = runs.study.usable_predictions(run.path)
             if table is not None:
                 found[int(run.seed)] = table.set_index("id")
-        notes = [OF_KEPT_EPOCH, *notes_of.get((method, task_name), [])]
+        counts = notes_of.get((method, task_name), [])
+        notes = [OF_KEPT_EPOCH, *counts]
         if note_on_epochs(of_method):
             notes.append(CHOSEN_ON_ROWS)
         if len(found) < len(of_method):
@@ -286,7 +294,7 @@ def _of_one_setting(runs: ComparableRuns, setting: str) -> Iterator[SeedsOfMetho
             notes.append(f"left out: {lacking} of {name} without predictions")
         if found:
             aligned = _with_equal_rows(found)
-            yield SeedsOfMethod(task, task_name, method, setting, aligned, notes)
+            yield SeedsOfMethod(task, task_name, method, setting, aligned, notes, counts)
 
 
 def _with_equal_rows(predictions: dict[int, pd.DataFrame]) -> dict[int, pd.DataFrame]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_folders import run_folder
 from scipy import stats
 from scipy.special import expit, softmax
 from sklearn import metrics
@@ -122,6 +123,24 @@ def test_an_ensemble_is_the_mean_of_the_probabilities(hifi, task, outputs):
     assert row["gain"] == pytest.approx(row["ensemble"] - row["mean"]) and row["seeds"] == 4
     without_one = [score([at for at in range(4) if at != left_out]) for left_out in range(4)]
     assert [row["low"], row["high"]] == pytest.approx([min(without_one), max(without_one)])
+
+
+def test_a_note_on_the_runs_of_an_ensemble_names_the_row(hifi):
+    """Both methods have a note of their own, below the one table that has both as rows."""
+    for method in ("full-ft", "bitfit"):
+        for seed in (1, 2):
+            write("cb", seed, method=method)
+    for seed in (1, 2):
+        folder = run_folder(backbone="bert-large", method="bitfit", task="cb", seed=seed)
+        path = folder / "results.json"
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps(record | {"collapsed": True}))
+    notes = table_of(hifi, "ensemble --task cb")["notes"]
+    assert [note for note in notes if "collapsed" in note] == [
+        "BitFit on CB: 2 runs collapsed, included"
+    ]
+    # A table of classes has the method in its title.
+    assert "2 runs collapsed, included" in table_of(hifi, "per-class --method bitfit")["notes"]
 
 
 def test_an_ensemble_of_numbers_is_their_mean(hifi):
