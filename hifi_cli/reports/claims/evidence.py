@@ -131,42 +131,58 @@ def _evidence_of_pairs(
     notes = []
     for task, why in why_not_decided.items():
         notes.append(f"{label_of('tasks', task)} decides nothing: {why}")
+    notes += pairs.notes
     tasks = [task for task in tasks_of(claim, file) if task not in why_not_decided]
+    label = f"{pairs.labels[0]} above {pairs.labels[1]}"
+    backbone = claim.only_backbone or file.backbone
+    # Where no task can decide, one comparison without values says so.
+    if not claim.every_task or not tasks:
+        return [_evidence_on_tasks(claim, pairs, tasks, label, notes, backbone)]
+    evidence = []
+    for task in tasks:
+        on_task = f"{label} on {label_of('tasks', task)}"
+        evidence.append(_evidence_on_tasks(claim, pairs, [task], on_task, notes, backbone))
+    return evidence
+
+
+def _evidence_on_tasks(
+    claim: DifferenceClaim,
+    pairs: Pairs,
+    tasks: Sequence[str],
+    label: str,
+    notes: Sequence[str],
+    backbone: str,
+) -> Evidence:
+    """Return the evidence of the pairs of two methods on some tasks.
+
+    Args:
+        claim: that the comparison belongs to.
+        pairs: the paired runs.
+        tasks: those that may decide; empty: every task is at chance.
+        label: what readers call the comparison.
+        notes: what a reader must know of its runs and tasks.
+        backbone: that of the runs.
+    """
+    values = {}
+    for task, differences in pairs.by_task.items():
+        if task in tasks:
+            values[task] = differences
     used = pairs.frame[pairs.frame["task"].isin(tasks)]
-    # With `every_task`, each task is a comparison of its own. Where no task can decide, one
-    # comparison without values says so.
-    is_by_task = claim.every_task and bool(tasks)
-    parts = [tasks]
-    if is_by_task:
-        parts = [[task] for task in tasks]
     reason = pairs.doubt
     if not tasks:
         reason = "every task is at chance"
-    evidence = []
-    for tasks_of_part in parts:
-        label = f"{pairs.labels[0]} above {pairs.labels[1]}"
-        if is_by_task:
-            label += f" on {label_of('tasks', tasks_of_part[0])}"
-        values = {}
-        for task, differences in pairs.by_task.items():
-            if task in tasks_of_part:
-                values[task] = differences
-        # The published effect is that over the same tasks as ours. Where no run is finished yet, it
-        # is that over the tasks that are asked about.
-        compared = [*values] or tasks_of_part
-        backbone = claim.only_backbone or file.backbone
-        evidence.append(
-            Evidence(
-                label=label,
-                values=values,
-                tasks=tasks_of_part,
-                runs=frozenset([*used["path_first"], *used["path_second"]]),
-                reason=reason,
-                notes=[*notes, *pairs.notes],
-                published=published_effect(claim, pairs.first, pairs.second, compared, backbone),
-            )
-        )
-    return evidence
+    # The published effect is that over the same tasks as ours. Where no run is finished yet, it is that
+    # over the tasks that are asked about.
+    compared = [*values] or tasks
+    return Evidence(
+        label=label,
+        values=values,
+        tasks=tasks,
+        runs=frozenset([*used["path_first"], *used["path_second"]]),
+        reason=reason,
+        notes=notes,
+        published=published_effect(claim, pairs.first, pairs.second, compared, backbone),
+    )
 
 
 def published_effect(
