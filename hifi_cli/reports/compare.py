@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -106,13 +107,10 @@ def compare(
     comparisons = concluded([pairs for pairs in found if len(pairs.frame)])
     if not comparisons:
         raise MissingError("; ".join(lacking) or f"{names[0]} has no method to be compared with")
-    # All runs share protocol and shots, and method or backbone: any of them names these in the
-    # title.
+    # All runs share protocol and shots, and method or backbone: any of them names these.
     run = next(chosen.itertuples())
-    constant = f"method {run.method}" if by == "backbone" else f"backbone {run.backbone}"
-    shots = "" if run.shots is None else f", {run.shots}-shot"
+    conditions = _conditions_in_words(run, by)
     title = f"{comparisons[0].pairs.labels[0]} minus each other {by}"
-    conditions = f"(protocol {run.protocol}, {constant}{shots})"
     notes = _notes(comparisons, lacking, comparable.frame, metric)
     notes += note_on_variants(study, run.protocol, run.backbone, set(chosen["task"]))
     of_verdicts = f"{title}, in {metric or 'points'} {conditions}"
@@ -125,6 +123,17 @@ def compare(
         all_pairs = [each.pairs for each in comparisons]
         tables.append(row_table(study, all_pairs, epoch_choice=options.epoch_choice, metric=metric))
     return tables
+
+
+def _conditions_in_words(run: Any, by: RowKey) -> str:
+    """Return what all compared runs share with a run, a row of `Study.runs`: `(protocol hifi, backbone x)`."""
+    constant = f"backbone {run.backbone}"
+    if by == "backbone":
+        constant = f"method {run.method}"
+    shots = ""
+    if run.shots is not None:
+        shots = f", {run.shots}-shot"
+    return f"(protocol {run.protocol}, {constant}{shots})"
 
 
 def concluded(all_pairs: Sequence[Pairs]) -> list[Comparison]:
