@@ -203,7 +203,7 @@ def _tables_of_claims(
         asked = claims
         # No shipped claim is asked under a protocol of the user's own, whose runs name no file of it.
         if protocol not in registry.names("protocols"):
-            asked = [word for word in claims if claims_spec.are_about(word, protocol)]
+            asked = [word for word in claims if claims_spec.is_of_protocol(word, protocol)]
             if not asked:
                 continue
         files = claims_spec.select(asked, protocol=protocol, backbone=backbone, tasks=tasks)

@@ -240,17 +240,23 @@ def not_asked(name: str, protocol: str) -> list[str]:
     return [claim for claim in load(name).claims if claim not in asked]
 
 
-def are_about(word: str, protocol: str) -> bool:
-    """Return whether claims are about the runs of a protocol by themselves.
+def is_of_protocol(word: str, protocol: str) -> bool:
+    """Return whether a file of claims is about the runs of a protocol, without `--protocol`.
 
     Args:
         word: a file, or a claim in one, as `select` takes it.
         protocol: its name in finished runs.
     """
-    name = word
-    if not registry.is_yaml_path(word):
-        name = word.partition("/")[0]
+    name, _ = _file_and_claim(word)
     return load(name).protocol_name == protocol
+
+
+def _file_and_claim(word: str) -> tuple[str, str]:
+    """Return the file that a word names, and the claim in it; empty: all of its claims."""
+    if registry.is_yaml_path(word):
+        return word, ""
+    name, _, claim = word.partition("/")
+    return name, claim
 
 
 def select(words: list[str], **options: Any) -> dict[str, ClaimsFile]:
@@ -265,10 +271,7 @@ def select(words: list[str], **options: Any) -> dict[str, ClaimsFile]:
     """
     files: dict[str, ClaimsFile] = {}
     for word in words or registry.names("claims"):
-        name = word
-        claim = ""
-        if not registry.is_yaml_path(word):
-            name, _, claim = word.partition("/")
+        name, claim = _file_and_claim(word)
         file = load(name, **options)
         if claim and claim not in file.claims:
             suggestion = registry.did_you_mean(claim, file.claims)
