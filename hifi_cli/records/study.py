@@ -126,7 +126,8 @@ class Study:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        # The runs whose damaged predictions were named: a warning names each once.
+        # The runs whose damaged predictions were named, or the file of a packed study: each is named
+        # once.
         self._damaged_predictions: set[str] = set()
         # The draws whose version records lack, by setting and named draws.
         self._missing_draws: dict[tuple[str, ...], list[str]] = {}
@@ -233,13 +234,19 @@ class Study:
         Returns:
             The columns of `predictions`.
         """
-        if path in self._damaged_predictions:
+        file = path
+        whose = "1 run"
+        # A packed study has the predictions of all runs in one file, which is read and named once.
+        if self.is_packed:
+            file = PREDICTIONS
+            whose = "all runs"
+        if file in self._damaged_predictions:
             return None
         try:
             return self.predictions(path)
         except HifiError as error:
-            self._damaged_predictions.add(path)
-            logger.warning(f"left out: predictions of 1 run: {error}")
+            self._damaged_predictions.add(file)
+            logger.warning(f"left out: predictions of {whose}: {error}")
             return None
 
     @cached_property

@@ -365,6 +365,18 @@ def test_damaged_predictions_leave_the_other_runs_measures(hifi, trained):
     assert hifi("report").code == 0
 
 
+def test_damaged_predictions_of_a_packed_study_are_named_once(hifi, trained):
+    shutil.copytree(trained, "results")
+    assert hifi("results pack results --out packed").code == 0
+    Path("packed/predictions.parquet").write_bytes(b"x")
+    answer = hifi("table --metrics score,nll --results-dir packed")
+    (line,) = answer.err.splitlines()
+    assert line.startswith(
+        "left out: predictions of all runs: packed/predictions.parquet is damaged"
+    )
+    assert answer.code == 0 and "no nll stored" in answer.out
+
+
 def test_the_deltas_digest_is_compared_with_the_file_on_the_disk(hifi, trained):
     shutil.copytree(trained, "results")
     shutil.copy(RUN / "delta.safetensors", OTHER_SEED / "delta.safetensors")
