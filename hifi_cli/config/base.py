@@ -173,7 +173,12 @@ def names_elsewhere(model: type[BaseModel]) -> dict[str, str]:
             for name in mark.names:
                 # The run's own key comes first; that of stage 1 has the same mark.
                 keys.setdefault(name, key)
-    return keys | _ADVICE
+    for name, advice in _ADVICE.items():
+        # It is of use only where its own key is: a method's settings have no `settings.r` in them.
+        key = re.split(r"\W", advice)[0]
+        if key in model.model_fields:
+            keys[name] = advice
+    return keys
 
 
 Model = TypeVar("Model", bound=BaseModel)

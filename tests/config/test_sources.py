@@ -295,6 +295,12 @@ def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
     assert re.search(r"^  k: 2 +# protocol demo \(all methods\)$", demo, re.MULTILINE)
 
 
+def test_a_setting_that_a_method_lacks_is_not_pointed_to_itself(hifi):
+    answer = hifi("train --protocol demo --method bitfit --dry-run settings.r=3")
+    said = "method bitfit, settings: unknown key 'r'; known are biases\n"
+    assert answer.code == 2 and answer.err.endswith(said)
+
+
 @pytest.mark.parametrize(
     ("word", "ours"),
     [
