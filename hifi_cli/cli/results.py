@@ -16,7 +16,7 @@ from hifi_cli.records import every_eval_ever, share
 from hifi_cli.records import prune as prune_runs
 from hifi_cli.records.check import check as check_study
 from hifi_cli.records.listing import read_results
-from hifi_cli.records.study import Study
+from hifi_cli.records.study import PREDICTIONS, Study
 from hifi_cli.reports.table_runs import runs_with
 from hifi_cli.text import abbreviate, counted_noun, printable
 
@@ -140,6 +140,10 @@ def check(directory: Directory = options.RESULTS, format: options.OutputFormat =
     figures = [name for name in checked.findings if name.startswith("figures/")]
     found = len(checked.findings) - len(figures)
     failed = []
+    if PREDICTIONS in checked.findings:
+        # The file is no run.
+        found -= 1
+        failed.append(f"{PREDICTIONS} cannot be read, so that no score was recomputed")
     if found:
         they_say = "it says" if found == 1 else "they say"
         failed.append(f"{found:,} of {runs} cannot be what {they_say}")

@@ -375,6 +375,10 @@ def test_damaged_predictions_of_a_packed_study_are_named_once(hifi, trained):
         "left out: predictions of all runs: packed/predictions.parquet is damaged"
     )
     assert answer.code == 0 and "no nll stored" in answer.out
+    checked = hifi("results check packed")
+    # No run is said to be wrong, as the file is none.
+    text = "hifi: predictions.parquet cannot be read, so that no score was recomputed\n"
+    assert (checked.code, checked.err) == (1, text)
 
 
 def test_the_deltas_digest_is_compared_with_the_file_on_the_disk(hifi, trained):
