@@ -177,13 +177,13 @@ class _Check:
         if not self.study.is_packed:
             for path in self.study.results:
                 file = RunDirectory(self.study.directory / path).results
-                self.attempt(path, check_files.in_keys_of_file, file)
+                self.attempt(path, check_files.find_in_keys_of_file, file)
             return
         lines = read_file(self.study.directory / PACKED, MAX_LINES_BYTES).splitlines()
         for index, line in enumerate(lines, start=1):
             name = f"{PACKED}, line {index}"
             if name not in self.study.damaged:
-                self.attempt(name, check_files.in_keys, line)
+                self.attempt(name, check_files.find_in_keys, line)
 
     def find_damaged_predictions(self) -> None:
         """Find that a packed study's predictions are damaged: once, and not for each of its runs."""
@@ -197,22 +197,22 @@ class _Check:
 
     def check_run(self, path: str, result: RunResult) -> None:
         """Check one run: its record, the files beside it, its predictions, its weights."""
-        self.attempt(path, check_record.in_configuration, result)
-        self.attempt(path, check_record.in_numbers, result)
-        self.attempt(path, check_record.in_epochs, result)
+        self.attempt(path, check_record.find_in_configuration, result)
+        self.attempt(path, check_record.find_in_numbers, result)
+        self.attempt(path, check_record.find_in_epochs, result)
         directory = RunDirectory(self.study.directory / path)
-        self.attempt(path, check_training.in_schema, result)
-        self.attempt(path, check_training.in_draws, result, directory)
-        self.attempt(path, check_training.in_processes, result)
-        self.attempt(path, check_training.in_heads, result)
-        self.attempt(path, check_training.in_rows, result)
-        self.attempt(path, check_training.in_start, result)
+        self.attempt(path, check_training.find_in_schema, result)
+        self.attempt(path, check_training.find_in_draws, result, directory)
+        self.attempt(path, check_training.find_in_processes, result)
+        self.attempt(path, check_training.find_in_heads, result)
+        self.attempt(path, check_training.find_in_rows, result)
+        self.attempt(path, check_training.find_in_start, result)
         self.attempt(path, self.find_other_weights, path, result)
         if not self.study.is_packed:
             self.attempt(path, directory.names_outside)
-            self.attempt(path, check_files.in_config_file, directory, result)
-            self.attempt(path, check_files.in_metrics_file, directory, result)
-            self.attempt(path, check_files.in_delta, directory, result)
+            self.attempt(path, check_files.find_in_config_file, directory, result)
+            self.attempt(path, check_files.find_in_metrics_file, directory, result)
+            self.attempt(path, check_files.find_in_delta, directory, result)
         self.share(path, result)
         self.attempt(path, self.find_in_task, path, result)
 
@@ -270,8 +270,8 @@ class _Check:
             yield f"primary_metric is {result.primary_metric}, and that of the task {spec.primary}"
             return
         spec = spec.with_primary(result.primary_metric)
-        yield from check_predictions.in_task(result, spec)
-        yield from check_training.in_batches(result, spec)
+        yield from check_predictions.find_in_task(result, spec)
+        yield from check_training.find_in_batches(result, spec)
         if self.has_predictions:
             yield from self.find_in_predictions(path, result, spec)
 
@@ -290,7 +290,7 @@ class _Check:
             return
         self.share_rows(path, result, table)
         yield from self.find_other_logits(path, result, table)
-        yield from check_predictions.in_predictions(result, spec, table)
+        yield from check_predictions.find_in_predictions(result, spec, table)
         reason = check_predictions.why_not_recomputed(spec)
         if reason:
             self.not_recomputed[path] = reason

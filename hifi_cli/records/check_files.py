@@ -20,7 +20,7 @@ from hifi_cli.records.record import Pruned, RunResult
 from hifi_cli.text import abbreviate
 
 
-def in_keys(text: bytes) -> Iterator[str]:
+def find_in_keys(text: bytes) -> Iterator[str]:
     """Find keys that an object of a JSON text has more than once.
 
     Programs differ in which of the two they read.
@@ -37,12 +37,12 @@ def in_keys(text: bytes) -> Iterator[str]:
         yield f"has a key twice ({abbreviate(repeated)})"
 
 
-def in_keys_of_file(file: Path) -> Iterator[str]:
+def find_in_keys_of_file(file: Path) -> Iterator[str]:
     """Find keys that an object of a JSON file has more than once."""
-    yield from in_keys(read_file(file))
+    yield from find_in_keys(read_file(file))
 
 
-def in_config_file(directory: RunDirectory, result: RunResult) -> Iterator[str]:
+def find_in_config_file(directory: RunDirectory, result: RunResult) -> Iterator[str]:
     """Find settings of config.yaml, which repeats a run, that are not those of the run."""
     if not directory.config_file.is_file():
         return
@@ -53,7 +53,7 @@ def in_config_file(directory: RunDirectory, result: RunResult) -> Iterator[str]:
         yield f"config.yaml has other settings than its record ({abbreviate(keys)})"
 
 
-def in_metrics_file(directory: RunDirectory, result: RunResult) -> Iterator[str]:
+def find_in_metrics_file(directory: RunDirectory, result: RunResult) -> Iterator[str]:
     """Find epochs in metrics.jsonl that are not those of the record."""
     if not directory.metrics.is_file():
         return
@@ -63,11 +63,11 @@ def in_metrics_file(directory: RunDirectory, result: RunResult) -> Iterator[str]
         yield "epoch_metrics are not those of metrics.jsonl"
 
 
-def in_delta(directory: RunDirectory, result: RunResult) -> Iterator[str]:
+def find_in_delta(directory: RunDirectory, result: RunResult) -> Iterator[str]:
     """Find weights on the disk that are not those of the record."""
     delta = directory.delta
     if not delta.is_file():
-        yield from _in_pruned(directory, result)
+        yield from _find_in_note_on_pruning(directory, result)
         return
     if file_digest(delta) != result.delta_sha256:
         yield "delta.safetensors is not the file that the run wrote (delta_sha256)"
@@ -75,7 +75,7 @@ def in_delta(directory: RunDirectory, result: RunResult) -> Iterator[str]:
     size = delta.stat().st_size
     if size != result.delta_bytes:
         yield f"delta_bytes is {result.delta_bytes}, and the file has {size}"
-    numbers, content = _stored_in(delta)
+    numbers, content = _numbers_and_bytes(delta)
     stored = result.params.stored
     stored_bytes = result.params.stored_bytes
     if (numbers, content) != (stored, stored_bytes):
@@ -85,7 +85,7 @@ def in_delta(directory: RunDirectory, result: RunResult) -> Iterator[str]:
         )
 
 
-def _in_pruned(directory: RunDirectory, result: RunResult) -> Iterator[str]:
+def _find_in_note_on_pruning(directory: RunDirectory, result: RunResult) -> Iterator[str]:
     """Find a note on dropped weights that is about other weights than those of the record."""
     if not directory.pruned.is_file():
         return
@@ -94,7 +94,7 @@ def _in_pruned(directory: RunDirectory, result: RunResult) -> Iterator[str]:
         yield "pruned.json is of other weights than those of the record (delta_sha256)"
 
 
-def _stored_in(delta: Path) -> tuple[int, int]:
+def _numbers_and_bytes(delta: Path) -> tuple[int, int]:
     """Count the floating-point numbers of a safetensors file, and the bytes of all its tensors.
 
     Only its header is read.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from hifi_cli.records.check_record import TOLERANCE, of_extra_scores
+from hifi_cli.records.check_record import TOLERANCE, find_in_extra_scores
 from hifi_cli.records.record import RunResult
 from hifi_cli.tasks import scores
 from hifi_cli.tasks.examples import Predictions
@@ -36,7 +36,7 @@ def _needs_texts(metric: str) -> bool:
     return metric in METRICS and METRICS[metric].needs == "texts"
 
 
-def in_task(result: RunResult, spec: TaskSpec) -> Iterator[str]:
+def find_in_task(result: RunResult, spec: TaskSpec) -> Iterator[str]:
     """Find rows that are missing, and scores outside of their range."""
     for split, count in _counted_rows(result).items():
         official = spec.rows.get(split, 0)
@@ -49,13 +49,13 @@ def in_task(result: RunResult, spec: TaskSpec) -> Iterator[str]:
     # Names and range of a metric of the evaluate library are not known.
     if spec.evaluate:
         return
-    yield from _of_names(result, spec)
+    yield from _find_in_names(result, spec)
     for name, value in result.metrics.items():
         if not lowest_score(name) <= value <= 1:
             yield f"{name} {value:g} is outside its range"
 
 
-def _of_names(result: RunResult, spec: TaskSpec) -> Iterator[str]:
+def _find_in_names(result: RunResult, spec: TaskSpec) -> Iterator[str]:
     """Find metrics and extra validation splits that the task does not have, and a primary metric that is another."""
     unknown = sorted(result.extra_validation.keys() - spec.extra_validation.keys())
     if unknown:
@@ -73,14 +73,14 @@ def _of_names(result: RunResult, spec: TaskSpec) -> Iterator[str]:
     for where, found in stored.items():
         if others := sorted({*found}.difference(names)):
             yield f"{where} has {abbreviate(others)}, which the task does not have"
-    yield from _of_unmeasured_epochs(result, names)
+    yield from _find_unmeasured_epochs(result, names)
     if missing := sorted({*names}.difference(result.metrics)):
         yield f"metrics lacks {abbreviate(missing)}, which the task has"
         return
-    yield from of_extra_scores(result, primary)
+    yield from find_in_extra_scores(result, primary)
 
 
-def _of_unmeasured_epochs(result: RunResult, names: Sequence[str]) -> Iterator[str]:
+def _find_unmeasured_epochs(result: RunResult, names: Sequence[str]) -> Iterator[str]:
     """Find epochs that lack metrics though the run measures each of them.
 
     Args:
@@ -106,7 +106,7 @@ def _counted_rows(result: RunResult) -> dict[str, int]:
     return counts
 
 
-def in_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> Iterator[str]:
+def find_in_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> Iterator[str]:
     """Find what does not follow from the stored predictions.
 
     Args:
@@ -124,8 +124,8 @@ def in_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> It
     predictions = rules.predictions_of_stored(table["prediction"].tolist())
     if rules.is_collapsed(predictions) != result.collapsed:
         yield f"collapsed is {result.collapsed}, and its predictions say {not result.collapsed}"
-    yield from _of_classes(result, table)
-    yield from _of_metrics(result, spec, table, predictions)
+    yield from _find_in_classes(result, table)
+    yield from _find_in_metrics(result, spec, table, predictions)
     if spec.rules.predicts_numbers and (wrong := _other_numbers_of_logits(result, spec, table)):
         yield wrong
         return
@@ -134,7 +134,7 @@ def in_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> It
         ids = table["id"][contradicts]
         count = counted_noun(len(ids), "prediction")
         yield f"{count} not those of the logits (id {abbreviate([*ids])})"
-    yield from _of_finite_logits(table)
+    yield from _find_infinite_logits(table)
 
 
 def _other_numbers_of_logits(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> str:
@@ -148,7 +148,7 @@ def _other_numbers_of_logits(result: RunResult, spec: TaskSpec, table: pd.DataFr
     return f"{count} without {counted_noun(expected, 'logit')} (id {abbreviate(ids)})"
 
 
-def _of_finite_logits(table: pd.DataFrame) -> Iterator[str]:
+def _find_infinite_logits(table: pd.DataFrame) -> Iterator[str]:
     """Find logits with which a run diverges and has no score: NaN or infinity.
 
     A comparison with NaN is never true, so it would contradict no prediction. Minus infinity is
@@ -164,7 +164,7 @@ def _of_finite_logits(table: pd.DataFrame) -> Iterator[str]:
         yield f"{count} with logits that are not finite, and a score (id {abbreviate(ids)})"
 
 
-def _of_classes(result: RunResult, table: pd.DataFrame) -> Iterator[str]:
+def _find_in_classes(result: RunResult, table: pd.DataFrame) -> Iterator[str]:
     """Find counts of classes that are not those of the predictions."""
     if result.classes is None:
         return
@@ -178,7 +178,7 @@ def _of_classes(result: RunResult, table: pd.DataFrame) -> Iterator[str]:
             yield f"classes has other numbers of rows than its predictions (by {column})"
 
 
-def _of_metrics(
+def _find_in_metrics(
     result: RunResult, spec: TaskSpec, table: pd.DataFrame, predictions: Predictions
 ) -> Iterator[str]:
     """Find metrics that the predictions do not give."""

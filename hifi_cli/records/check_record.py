@@ -33,7 +33,7 @@ _REPEATED = (
 )
 
 
-def in_configuration(result: RunResult) -> Iterator[str]:
+def find_in_configuration(result: RunResult) -> Iterator[str]:
     """Find keys of the record that contradict the run's configuration."""
     config = result.config
     if config_hash_of(config) != result.config_hash:
@@ -64,7 +64,7 @@ def _expected(result: RunResult) -> dict[str, Any]:
     return expected
 
 
-def in_numbers(result: RunResult) -> Iterator[str]:
+def find_in_numbers(result: RunResult) -> Iterator[str]:
     """Find counts that cannot be: below zero, above the whole, or in contradiction to one another."""
     params = result.params
     for name, size in _sizes(result).items():
@@ -102,7 +102,7 @@ def _sizes(result: RunResult) -> dict[str, float]:
     return sizes
 
 
-def in_epochs(result: RunResult) -> Iterator[str]:
+def find_in_epochs(result: RunResult) -> Iterator[str]:
     """Find scores that the metrics of the epochs contradict."""
     if not result.is_done:
         present = ("scores", "epochs", "metrics", "time_s", "delta_sha256")
@@ -117,15 +117,16 @@ def in_epochs(result: RunResult) -> Iterator[str]:
     lacking = [key for key in _OF_DONE if getattr(result, key) is None]
     if lacking:
         yield f"is {result.status}, and lacks {' and '.join(lacking)}"
-    yield from _of_number_of_epochs(result)
-    yield from _of_finite_metrics(result)
-    yield from _of_maximum(result)
-    yield from _of_scores(result)
-    yield from _of_best_epoch(result)
-    yield from _of_kept_metrics(result)
+    yield from _find_in_number_of_epochs(result)
+    yield from _find_infinite_metrics(result)
+    yield from _find_in_maximum(result)
+    assert result.scores
+    yield from _find_in_scores(result, result.primary_metric, result.scores)
+    yield from _find_in_best_epoch(result)
+    yield from _find_in_kept_metrics(result)
 
 
-def _of_number_of_epochs(result: RunResult) -> Iterator[str]:
+def _find_in_number_of_epochs(result: RunResult) -> Iterator[str]:
     """Find another number of epochs than the configuration asks for."""
     assert result.epochs
     epochs = result.epochs
@@ -141,7 +142,7 @@ def _of_number_of_epochs(result: RunResult) -> Iterator[str]:
         yield f"epochs: {epochs.total} in all and {epochs.last} as the last, and by its configuration {total}"
 
 
-def _of_finite_metrics(result: RunResult) -> Iterator[str]:
+def _find_infinite_metrics(result: RunResult) -> Iterator[str]:
     """Find epochs with metrics that are no numbers.
 
     NaN is as far from one score as from any other, so it would contradict none.
@@ -155,7 +156,7 @@ def _of_finite_metrics(result: RunResult) -> Iterator[str]:
                 yield f"epoch {line.epoch} has {name} {value}, which is no score"
 
 
-def _of_maximum(result: RunResult) -> Iterator[str]:
+def _find_in_maximum(result: RunResult) -> Iterator[str]:
     """Find a maximum that the run cannot know, or that is missing: it takes the scores of all epochs."""
     assert result.epochs
     assert result.scores
@@ -169,13 +170,7 @@ def _of_maximum(result: RunResult) -> Iterator[str]:
             yield f"{name} is {value}, and by its configuration the maximum is {word}"
 
 
-def _of_scores(result: RunResult) -> Iterator[str]:
-    """Find scores that are not those of their epochs, and a maximum that another epoch exceeds."""
-    assert result.scores
-    yield from _of_scores_by(result, result.primary_metric, result.scores)
-
-
-def of_extra_scores(result: RunResult, metrics: Mapping[str, str]) -> Iterator[str]:
+def find_in_extra_scores(result: RunResult, metrics: Mapping[str, str]) -> Iterator[str]:
     """Find scores of extra validation splits that are not those of their epochs.
 
     Args:
@@ -183,12 +178,12 @@ def of_extra_scores(result: RunResult, metrics: Mapping[str, str]) -> Iterator[s
         metrics: the name of each split's primary metric in the record, by the split's suffix.
     """
     for extra, scores in result.extra_validation.items():
-        for problem in _of_scores_by(result, metrics[extra], scores):
+        for problem in _find_in_scores(result, metrics[extra], scores):
             yield f"extra_validation.{extra}: {problem}"
 
 
-def _of_scores_by(result: RunResult, metric: str, scores: RunScores) -> Iterator[str]:
-    """Find scores by one metric that are not those of their epochs.
+def _find_in_scores(result: RunResult, metric: str, scores: RunScores) -> Iterator[str]:
+    """Find scores by one metric that are not those of their epochs, and a maximum that another epoch exceeds.
 
     Args:
         result: the record of a run that is done.
@@ -218,7 +213,7 @@ def _of_scores_by(result: RunResult, metric: str, scores: RunScores) -> Iterator
         yield f"epochs.max is {result.epochs.max}, and another epoch has {highest:.4f}"
 
 
-def _of_best_epoch(result: RunResult) -> Iterator[str]:
+def _find_in_best_epoch(result: RunResult) -> Iterator[str]:
     """Find a later epoch whose selecting score beats that of the best one.
 
     An earlier epoch may beat it, because epochs of a stage before the last are not selected.
@@ -243,7 +238,7 @@ def _selecting_scores(lines: Sequence[EpochMetrics], primary: str) -> dict[int, 
     return scores
 
 
-def _of_kept_metrics(result: RunResult) -> Iterator[str]:
+def _find_in_kept_metrics(result: RunResult) -> Iterator[str]:
     """Find metrics of the record that differ from those in the kept epoch's line."""
     kept = result.epoch(result.kept)
     for line in result.epoch_metrics:

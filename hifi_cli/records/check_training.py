@@ -24,7 +24,7 @@ _SPLITS = {"train", "selection", "reported"}
 _OF_SCHEMA_2 = ("task_digest", "draws", "processes")
 
 
-def in_schema(result: RunResult) -> Iterator[str]:
+def find_in_schema(result: RunResult) -> Iterator[str]:
     """Find a record that says another schema than its fields have."""
     held = [key for key in _OF_SCHEMA_2 if getattr(result, key)]
     if result.schema_version == 1 and held:
@@ -33,7 +33,7 @@ def in_schema(result: RunResult) -> Iterator[str]:
         yield "task_digest is missing"
 
 
-def in_draws(result: RunResult, directory: RunDirectory) -> Iterator[str]:
+def find_in_draws(result: RunResult, directory: RunDirectory) -> Iterator[str]:
     """Find random draws that the run must have made and does not name, or names and cannot have made.
 
     Args:
@@ -51,14 +51,14 @@ def in_draws(result: RunResult, directory: RunDirectory) -> Iterator[str]:
         yield f"draws names {abbreviate(others)}, which the run does not draw by its configuration"
 
 
-def in_processes(result: RunResult) -> Iterator[str]:
+def find_in_processes(result: RunResult) -> Iterator[str]:
     """Find processes that cannot have trained the run, and times that are not theirs."""
     if result.schema_version == 1:
         return
     if not result.processes:
         yield "processes is empty, and no run trains without one"
         return
-    yield from _of_steps(result)
+    yield from _find_in_steps(result)
     processes = result.processes
     precision = " and ".join(sorted({process.precision for process in processes}))
     if precision != result.precision:
@@ -80,7 +80,7 @@ def in_processes(result: RunResult) -> Iterator[str]:
             yield f"provenance.{key} is {stored}, and that of its processes {value}"
 
 
-def _of_steps(result: RunResult) -> Iterator[str]:
+def _find_in_steps(result: RunResult) -> Iterator[str]:
     """Find steps that no process trained, or two of them, and steps that are no whole epochs."""
     processes = result.processes
     is_gapless = processes[0].first_step == 1
@@ -95,7 +95,7 @@ def _of_steps(result: RunResult) -> Iterator[str]:
         yield f"processes have {count}, which are no {counted_noun(result.epochs.total, 'epoch')}"
 
 
-def in_heads(result: RunResult) -> Iterator[str]:
+def find_in_heads(result: RunResult) -> Iterator[str]:
     """Find attention heads that are not those of their digest or of the configuration."""
     config = result.run_config()
     if config is None:
@@ -109,10 +109,10 @@ def in_heads(result: RunResult) -> Iterator[str]:
     if result.heads is not None and given and result.heads != given:
         yield "heads are not those that its configuration gives"
     if result.heads is not None and not given:
-        yield from _of_number_of_heads(result.heads, config.heads)
+        yield from _find_in_number_of_heads(result.heads, config.heads)
 
 
-def _of_number_of_heads(heads: list[list[int]], section: HeadsConfig) -> Iterator[str]:
+def _find_in_number_of_heads(heads: list[list[int]], section: HeadsConfig) -> Iterator[str]:
     """Find another number of heads than the configuration selects.
 
     Args:
@@ -130,7 +130,7 @@ def _of_number_of_heads(heads: list[list[int]], section: HeadsConfig) -> Iterato
         yield f"heads are {sum(sizes)} in all, and not {section.strategy} with k={k}"
 
 
-def in_batches(result: RunResult, spec: TaskSpec) -> Iterator[str]:
+def find_in_batches(result: RunResult, spec: TaskSpec) -> Iterator[str]:
     """Find another number of steps than rows and batch size give.
 
     Args:
@@ -151,7 +151,7 @@ def in_batches(result: RunResult, spec: TaskSpec) -> Iterator[str]:
         yield f"processes have {counts}"
 
 
-def in_rows(result: RunResult) -> Iterator[str]:
+def find_in_rows(result: RunResult) -> Iterator[str]:
     """Find numbers of rows that contradict the configuration or one another."""
     rows = result.n_examples
     for key, counts in (("n_examples", rows), ("truncated", result.truncated)):
@@ -164,10 +164,10 @@ def in_rows(result: RunResult) -> Iterator[str]:
         yield f"{rows['selection']:,} rows select the epoch, and {rows['reported']:,} are reported"
     if result.limit is not None and max(rows["reported"], rows["train"]) > result.limit:
         yield f"limit is {result.limit:,}, and n_examples exceeds it"
-    yield from _of_few_shots(result)
+    yield from _find_in_few_shots(result)
 
 
-def _of_few_shots(result: RunResult) -> Iterator[str]:
+def _find_in_few_shots(result: RunResult) -> Iterator[str]:
     """Find few-shot rows in another run, or another number of them than is counted."""
     if (result.fewshot is None) != (result.shots is None):
         is_there = result.fewshot is not None
@@ -182,7 +182,7 @@ def _of_few_shots(result: RunResult) -> Iterator[str]:
             yield f"fewshot.{key} does not name the {count:,} rows of {split} (n_examples)"
 
 
-def in_start(result: RunResult) -> Iterator[str]:
+def find_in_start(result: RunResult) -> Iterator[str]:
     """Find a start that the configuration does not have, or one that the record does not name."""
     start = result.config.get("start_from")
     if bool(start) != bool(result.started_from):
