@@ -104,18 +104,11 @@ class RunDirectory:
                 is_held = True
             yield is_held
 
-    def claim(self, is_held: bool) -> None:
-        """Take the directory over from processes that were killed while they wrote to it.
+    def remove_parts(self) -> None:
+        """Remove the parts of files that killed processes left; the caller holds the lock.
 
-        Args:
-            is_held: whether the caller got the lock.
-
-        Raises:
-            ConflictError: another process holds it.
+        Who holds it is the only living writer, so that every part is of a killed one.
         """
-        if not is_held:
-            raise ConflictError(f"another process is writing {self.path}; wait for it")
-        # Who holds the lock is the only living writer, so that every part is of a killed one.
         for part in self.path.glob(f"**/.*{TEMPORARY_SUFFIX}"):
             if part.is_dir() and not part.is_symlink():
                 shutil.rmtree(part)

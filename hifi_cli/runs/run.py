@@ -7,7 +7,7 @@ import torch
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.digests import file_digest
-from hifi_cli.errors import Terminated, logger
+from hifi_cli.errors import ConflictError, Terminated, logger
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.stored import refuse_packed
@@ -152,7 +152,9 @@ def _finished_run(
     Raises:
         ConflictError: another process is writing it, or it holds another run.
     """
-    directory.claim(is_held)
+    if not is_held:
+        raise ConflictError(f"another process is writing {directory.path}; wait for it")
+    directory.remove_parts()
     if force:
         return None
     finished = identity.finished_run(directory)

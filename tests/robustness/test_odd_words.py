@@ -340,6 +340,6 @@ def test_a_folder_that_a_killed_process_left_in_a_run_is_removed(make, tmp_path)
     (directory.path / ".a.hifi-part/inner").mkdir(parents=True)
     (directory.path / ".b.hifi-part").write_text("x")
     (directory.path / ".c.hifi-part").symlink_to(tmp_path)
-    directory.claim(True)
+    directory.remove_parts()
     assert not [*directory.path.iterdir()]
     assert tmp_path.is_dir()
