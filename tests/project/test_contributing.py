@@ -17,6 +17,7 @@ SUITE = (
     "training/test_step_trace.py",
     "cli/test_ls.py",
     "project/test_docs.py",
+    "runs/test_identity.py",
     "methods/test_method_properties.py",
 )
 
@@ -79,23 +80,28 @@ def test_the_examples_work_as_pasted(clone):
         for block in blocks("architecture.md", "yaml")
         if "implementation: norm_tuning" in block
     )
-    (formula,) = (
-        block for block in blocks("architecture.md", "python") if '"norm-tuning":' in block
-    )
+    entries = {
+        "tests/support/parameter_formulas.py": ('"norm-tuning":', "FORMULAS = {\n"),
+        "hifi_cli/config/draws.py": (
+            '"norm_tuning":',
+            "VERSIONS_OF_METHODS: dict[str, int | None] = {\n",
+        ),
+    }
     (clone / "hifi_cli/methods/norm_tuning.py").write_text(code)
     (clone / "configs/methods/norm-tuning.yaml").write_text(content)
-    formulas = clone / "tests/support/parameter_formulas.py"
-    text = formulas.read_text()
-    assert text.count("FORMULAS = {\n") == 1
-    formulas.write_text(text.replace("FORMULAS = {\n", f"FORMULAS = {{\n{formula}"))
+    for file, (key, table) in entries.items():
+        (entry,) = (block for block in blocks("architecture.md", "python") if key in block)
+        text = (clone / file).read_text()
+        assert text.count(table) == 1
+        (clone / file).write_text(text.replace(table, table + entry))
+    shutil.copy(clone / "configs/tasks/wnli.yaml", clone / "configs/tasks/my-task.yaml")
     (reviews,) = blocks("data.md", "csv")
     (clone / "reviews.csv").write_text(reviews)
-    chosen = "norm-tuning or norm_tuning or every_method_has_a_file"
+    chosen = "norm-tuning or norm_tuning or every_method or shipped_tasks"
     tests = [f"tests/{name}" for name in SUITE]
     said = run(clone, "-c", STEPS, "-k", chosen, *tests)
-    assert int(re.search(r"(\d+) passed", said)[1]) >= 6, (
-        said
-    )  # two families, loss, seeds, step, files, YAML
+    # two families, loss, seeds, step, files, YAML, draws, digests
+    assert int(re.search(r"(\d+) passed", said)[1]) >= 8, said
     (trained,) = json.loads(run(clone, *TRAIN))
     assert (
         trained["result"]["n_examples"]["train"] == 3
