@@ -44,8 +44,13 @@ def comparable_runs(
 
     Raises:
         MissingError: none may be averaged or compared.
-        UsageError: the command sets keys, which change no finished run.
+        UsageError: the command sets keys, which change no finished run, or is to train runs.
     """
+    if request.trains_missing_runs:
+        raise UsageError(
+            "--train: this figure shows finished runs, and trains none; leave it out"
+            " (hifi train and hifi grid train runs)"
+        )
     if request.overrides:
         raise UsageError(
             f"{request.overrides[0]}: this figure shows finished runs, which no key changes; leave it out"

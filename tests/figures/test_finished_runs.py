@@ -85,6 +85,14 @@ def test_limited_runs_are_in_no_figure(hifi, name):
     assert "1 run left out: limited" in answer.err
 
 
+@pytest.mark.parametrize("word", ["--train", "epochs=9"])
+def test_what_changes_no_finished_run_is_refused(hifi, word):
+    grid(tasks=("rte",))
+    answer = hifi("figure scores", *WORDS, word, "--out", "picture.svg")
+    assert answer.code == 2 and f"{word}: this figure shows finished runs" in answer.err
+    assert not Path("picture.svg").exists()
+
+
 def test_differences_are_those_of_compare(hifi):
     grid()
     data, _ = numbers(hifi, "forest")
