@@ -13,7 +13,7 @@ from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
 from hifi_cli.run_paths import relative_run_path
-from hifi_cli.runs.finished import read_finished, rebuild
+from hifi_cli.runs.finished import FinishedRun, read_finished, rebuild
 from hifi_cli.runs.identity import IdentityReader, digest_of_start, run_to_start_from
 from hifi_cli.runs.inputs import ExampleCache, RowTokenizer, RunInputs, load_task, task_head_of
 from hifi_cli.runs.prepare import PreparedRun
@@ -116,24 +116,8 @@ class Workspace:
             RunFailed: it diverged.
         """
         start = read_finished(run_to_start_from(run, self.results_dir).path, trust=self.trust)
-        # It is merged on the CPU by stock PyTorch, wherever this run trains.
-        here = {
-            "backbone": config.backbone,
-            "device": "cpu",
-            "kernels": "torch",
-            "deterministic": config.deterministic,
-        }
-        start_config = start.config.model_copy(update=here)
-        start_task = load_task(start_config)
-        start_pretrained = self._load(start_config, task_head_of(start_config, start_task))
-        prepared = rebuild(start, start_config, start_task, start_pretrained)
-        if not prepared.method.mergeable:
-            raise UsageError(
-                f"start_from={run}: method {start.result.method} adds modules that no plain encoder"
-                " has"
-            )
-        prepared.method.merge(prepared.encoder)
-        weights = prepared.encoder.base.state_dict()
+        merged = self._merged(start, config)
+        weights = merged.encoder.base.state_dict()
         # Not strict: the other run's task head may have no pooler, and then the pooler keeps its
         # pretrained values.
         loaded.encoder.base.load_state_dict(weights, strict=False)
@@ -150,8 +134,37 @@ class Workspace:
             missing_keys=[name for name in loaded.missing_keys if name not in names],
             digest=digest_of_start(loaded.digest, delta),
             digest_of_schema_1=digest_of_start(loaded.digest_of_schema_1, delta),
-            started_from=[link, *prepared.pretrained.started_from],
+            started_from=[link, *merged.pretrained.started_from],
         )
+
+    def _merged(self, start: FinishedRun, config: RunConfig) -> PreparedRun:
+        """Rebuild the model of a run to start from, with what its method added merged into it.
+
+        Args:
+            start: the run to start from.
+            config: of the run that starts from it.
+
+        Raises:
+            UsageError: as `_started_from`.
+        """
+        # It is merged on the CPU by stock PyTorch, wherever the new run trains.
+        here = {
+            "backbone": config.backbone,
+            "device": "cpu",
+            "kernels": "torch",
+            "deterministic": config.deterministic,
+        }
+        start_config = start.config.model_copy(update=here)
+        task = load_task(start_config)
+        pretrained = self._load(start_config, task_head_of(start_config, task))
+        prepared = rebuild(start, start_config, task, pretrained)
+        if not prepared.method.mergeable:
+            raise UsageError(
+                f"start_from={config.start_from}: method {start.result.method} adds modules that no"
+                " plain encoder has"
+            )
+        prepared.method.merge(prepared.encoder)
+        return prepared
 
     def open(self, path: Path) -> tuple[PreparedRun, RunResult]:
         """Rebuild a finished run's model, and return it with its record.
