@@ -74,14 +74,7 @@ class TrainingStage:
             for group in groups:
                 group["params"] = self.word_rows.replace_in(group["params"])
             self.clip_groups = [self.word_rows.replace_in(group) for group in self.clip_groups]
-        self.optimizer = torch.optim.AdamW(
-            groups,
-            lr=training.learning_rate,
-            betas=training.adam_betas,
-            eps=training.adam_epsilon,
-            # One pass over a parameter's memory updates it, not one for each operation of AdamW.
-            fused=True,
-        )
+        self.optimizer = adamw(groups, training)
         if self.word_rows:
             self.optimizer.register_step_pre_hook(self.word_rows.count_decay)
         self.lr_scheduler = schedule_of(self.optimizer, training, len(steps))
@@ -262,6 +255,18 @@ def groups_by_layer(
             if params:
                 by_layer.append({**group, "params": params, "lr": rate})
     return by_layer
+
+
+def adamw(groups: list[dict[str, Any]], training: TrainingConfig) -> torch.optim.AdamW:
+    """Make AdamW over parameter groups, with the settings of a stage."""
+    return torch.optim.AdamW(
+        groups,
+        lr=training.learning_rate,
+        betas=training.adam_betas,
+        eps=training.adam_epsilon,
+        # One pass over a parameter's memory updates it, not one for each operation of AdamW.
+        fused=True,
+    )
 
 
 def schedule_of(optimizer: torch.optim.Optimizer, training: TrainingConfig, steps: int) -> LambdaLR:
