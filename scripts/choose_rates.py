@@ -19,7 +19,7 @@ def main(name: str) -> None:
     grid = grid_spec.load(name, {})
     tried = tried[(tried["protocol"] == grid.protocol) & tried["task"].isin(grid.tasks)]
     tried = tried[tried["method"].isin(grid.varied)]
-    tried["rate"] = tried["settings"].str.removeprefix("learning_rate=").astype(float)
+    tried["rate"] = tried["learning_rate"]
     # A run that diverged has no score, and the last rank.
     scores_of_rates = tried.groupby(["task", "method"])["score"]
     tried["rank"] = scores_of_rates.rank(ascending=False, na_option="bottom")

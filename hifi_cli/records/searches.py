@@ -16,18 +16,21 @@ def tried_settings(study: Study) -> pd.DataFrame:
 
     Returns:
         Columns: `protocol`, `backbone`, `shots`, `task`, `method`; `settings`: those that vary, as
-        `key=value`; `score`: mean over seeds on the split that chooses, a fraction of 1, NaN if a
-        run diverged; `deviation` over seeds; `seeds`: their number; `split`: which split that is;
-        `collapsed`: whether a run is; `all_collapsed`: whether all are; `best`: whether it has the
-        highest score of those with the most seeds, where not all of its runs collapsed.
+        `key=value`; `learning_rate`, also where it does not vary; `score`: mean over seeds on the
+        split that chooses, a fraction of 1, NaN if a run diverged; `deviation` over seeds; `seeds`:
+        their number; `split`: which split that is; `collapsed`: whether a run is; `all_collapsed`:
+        whether all are; `best`: whether it has the highest score of those with the most seeds, where
+        not all of its runs collapsed.
     """
     of_search = [*TABLE_KEYS, "task", "method"]
     runs = runs_of_searches(study.runs)
     scores = [_selecting_score(study, run) for run in runs.itertuples()]
-    runs = runs.assign(score=scores, settings=_settings(runs))
+    rates = [config.get("learning_rate") for config in runs["config"]]
+    runs = runs.assign(score=scores, settings=_settings(runs), learning_rate=rates)
     # A row of these groups is a seed.
     groups = runs.groupby([*of_search, "settings"], sort=False, dropna=False)
     tried = groups.agg(
+        learning_rate=("learning_rate", "first"),
         score=("score", lambda values: values.mean(skipna=False)),
         deviation=("score", "std"),
         seeds=("score", "size"),

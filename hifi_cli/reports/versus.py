@@ -446,8 +446,7 @@ def best_rate(study: Study, paths: Collection[str]) -> RateChoice:
     tried = tried_settings(study.with_runs(study.runs[study.runs["path"].isin(paths)]))
     if tried["score"].isna().all():
         raise MissingError("every learning rate diverged: give smaller ones with --rates")
-    # The settings of a run are the text `key=value key=value`.
-    rates = tried["settings"].str.extract(r"(?:^| )learning_rate=(\S+)")[0].astype(float)
+    rates = tried["learning_rate"]
     # A run that diverged has no score, and the last rank.
     ranks = tried.groupby("task")["score"].rank(ascending=False, na_option="bottom")
     mean_ranks = ranks.groupby(rates).mean()
