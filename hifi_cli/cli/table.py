@@ -40,6 +40,8 @@ _READ_BY = {
     "--backbones": ("scores",),
     "--published": ("scores", "costs", "settings", "statistics"),
     "--intervals": ("scores",),
+    # Other tables show what there is, and lack no run.
+    "--strict": ("scores",),
 }
 
 
@@ -122,6 +124,7 @@ def table(
             show_published=published,
             show_intervals=intervals,
         ),
+        strict=strict,
         data_dir=data_dir,
         as_words=options.arguments(
             tasks=",".join(task or []),
@@ -156,6 +159,7 @@ class _Asked:
         by: the key whose values are rows; None: none.
         metrics: a column of each for every task; None: the table's own.
         how: which epoch's score is meant, which runs count, and what is shown besides means.
+        strict: whether a missing run is a failure of the command.
         data_dir: directory of the official data files; None: none.
         as_words: what `hifi grid` takes of all this, as options of its command line.
     """
@@ -169,6 +173,7 @@ class _Asked:
     by: str | None
     metrics: list[str] | None
     how: ReportOptions
+    strict: bool
     data_dir: Path | None
     as_words: list[str]
 
@@ -211,6 +216,7 @@ class _Asked:
             "--backbones": self.backbones,
             "--published": how.show_published,
             "--intervals": how.show_intervals,
+            "--strict": self.strict,
         }
         return [option for option, value in values.items() if value]
 
