@@ -73,6 +73,7 @@ def resolve(
     seed: int | None = None,
     files: Sequence[Path] = (),
     overrides: Sequence[str] = (),
+    origin: str = COMMAND_LINE,
 ) -> RunConfig:
     """Return the validated configuration of a run; what is not given is named by the protocol.
 
@@ -88,6 +89,7 @@ def resolve(
         files: YAMLs with keys; the first may be the config.yaml of a run, which is a whole
             configuration and names all of the above.
         overrides: `key=value` of the command line.
+        origin: what these are called in messages, where a YAML has some of them.
 
     Raises:
         UsageError: an unknown name or key, or a wrong value; the message names the layer and the
@@ -99,7 +101,7 @@ def resolve(
     changes = [Layer(f"{_FILE_LAYER}{file.name}", registry.read_yaml(file)) for file in files]
     # Only the first file may be a whole configuration: the others change it.
     is_repetition = bool(changes) and names_a_run(changes[0].keys)
-    changes += [Layer(COMMAND_LINE, parse_override(text)) for text in overrides]
+    changes += [Layer(origin, parse_override(text)) for text in overrides]
     _refuse_names(changes[1:] if is_repetition else changes)
     if seed is not None:
         changes.append(Layer(COMMAND_LINE, {"seed": seed}))

@@ -163,6 +163,7 @@ class FigureRequest:
             protocol=spec.protocol,
             seed=spec.seeds[0] if seed is None else seed,
             overrides=self.words(**keys),
+            origin=f"figure {spec.name}",
         )
 
     def head_selector(self, config: RunConfig) -> HeadSelector:

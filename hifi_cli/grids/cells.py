@@ -132,6 +132,7 @@ def cells(
             overrides=tuple(overrides),
             shares_keys=shares_keys,
             values_of=values_of,
+            origin=f"grid {name}",
         )
         for values in product(*varied.values()):
             setting = dict(zip(varied, values, strict=True))
@@ -156,6 +157,7 @@ class _MethodOnTask:
         overrides: `key=value` of the command line.
         shares_keys: as `GridCell` has it.
         values_of: gives the values of a configuration.
+        origin: what has the keys, for messages.
     """
 
     task: str
@@ -165,6 +167,7 @@ class _MethodOnTask:
     overrides: tuple[str, ...]
     shares_keys: bool
     values_of: ValuesOf
+    origin: str
 
     @cached_property
     def usual_values(self) -> dict[str, Any] | None:
@@ -182,6 +185,7 @@ class _MethodOnTask:
             backbone=self.backbone,
             protocol=self.protocol,
             overrides=words,
+            origin=self.origin,
         )
 
     def cells(self, setting: Mapping[str, Any], seeds: Sequence[int]) -> list[GridCell]:

@@ -216,3 +216,20 @@ def test_a_setting_that_only_one_of_two_runs_names_is_a_difference(
     with pytest.raises(ConflictError, match="another configuration") as refused:
         directory.check_is_of(config(now))
     assert f"({difference})" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "command", "said"),
+    [
+        ({"methods": ["bitfit"], "vary": {"epochz": [1]}}, "grid", "unknown key 'epochz'"),
+        ({"methods": ["bitfit"], "vary": {"epochs": ["many"]}}, "grid", "epochs must be a whole"),
+        ({"kind": "sweep", "settings": {"key": "heads.kk", "values": [1]}}, "figure", "'heads.kk'"),
+        ({"kind": "head-ranking", "config": {"epochz": 1}}, "figure", "unknown key 'epochz'"),
+    ],
+)
+def test_a_wrong_key_of_a_yaml_is_not_said_to_be_of_the_command_line(hifi, content, command, said):
+    place = {"protocol": "demo", "backbone": "demo", "tasks": ["demo-entailment"], "seeds": [1]}
+    Path("mine.yaml").write_text(yaml.safe_dump({"description": "d", **place, **content}))
+    answer = hifi(command, "mine.yaml")
+    assert answer.code == 2 and said in answer.err and not answer.out
+    assert " mine: " in answer.err and "command line" not in answer.err
