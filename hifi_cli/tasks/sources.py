@@ -408,8 +408,9 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
     if not kept or not validation:
         texts = len({row.sequences for row in train})
         raise UsageError(
-            f"{origin}: too few different texts ({texts}) to cut off a validation split;"
-            " give a file with validation=FILE"
+            f"{origin}: too few different texts ({texts}) to cut off {cut.validation:g} of the rows"
+            " as a validation split; give a file with validation=FILE, or a fraction that leaves"
+            " rows on both sides, such as validation=0.5"
         )
     warning = ""
     if len(validation) < _FEW_ROWS:

@@ -158,7 +158,7 @@ def test_given_splits_are_read(tmp_path):
         (
             {},
             ["validation=0.001"],
-            "reviews.csv: too few different texts (60) to cut off a validation split",
+            "reviews.csv: too few different texts (60) to cut off 0.001 of the rows as a validation split; give a file with validation=FILE, or a fraction",
         ),
         ({}, ["validation=2"], "cut.validation"),
         ({}, ["id=uid"], "no column 'uid'; did you mean 'id'? Give"),
