@@ -442,9 +442,9 @@ def _check_numbers(
     words = abbreviate([repr(word) for word in shown])
     ways = "kind=classification takes each value as a class"
     if must_be_numbers:
-        ways = "each must be one"
-    # A few words may stand for no number; 85% or <0.1 are numbers that must be corrected.
-    if len(shown) <= 3 and not decorated:
+        ways = "kind=regression takes numbers alone"
+    # A few words among numbers may stand for none; 85% or <0.1 are numbers that must be corrected.
+    if numbers and len(shown) <= 3 and not decorated:
         ways = f"missing=[{','.join(shown)}] leaves these rows out; {ways}"
     raise UsageError(
         f"{source}, {where}: {name} is {words}, no number, where {numbers} of {len(cells)} rows have"

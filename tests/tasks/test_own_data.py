@@ -177,6 +177,15 @@ def test_bad_data_names_row_column_and_fix(tmp_path, change, overrides, message)
     assert message in str(error.value)
 
 
+def test_words_as_numbers_are_not_said_to_be_left_out_all(tmp_path):
+    rows = [row | {"label": "abc"[row["label"] - 1]} for row in reviews()]
+    with pytest.raises(UsageError) as error:
+        load(write(tmp_path / "reviews.csv", rows), "kind=regression")
+    assert "no number, where 0 of 60 rows have numbers" in str(error.value)
+    assert str(error.value).endswith("; kind=regression takes numbers alone")
+    assert "missing=" not in str(error.value)
+
+
 def test_spaces_around_a_label_are_no_part_of_it(tmp_path):
     rows = [row | {"label": "abc"[row["label"] - 1]} for row in reviews()]
     expected = load(write(tmp_path / "before.csv", rows))[1].rows("train")
