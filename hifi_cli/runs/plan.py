@@ -403,7 +403,9 @@ def _directory_state(directory: RunDirectory, config: RunConfig) -> str:
     except ConflictError:
         return "holds a run of another configuration: --force replaces it"
     if directory.results.is_file():
-        return f"{directory.read_result().status}: skipped without --force"
+        # A plan compares the configuration alone: reading all that decides the numbers takes long.
+        status = directory.read_result().status
+        return f"{status}: skipped without --force, unless task, data, encoder or code have changed"
     if directory.checkpoint.is_file():
         return "begun: would be resumed"
     return "new"

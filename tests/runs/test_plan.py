@@ -223,7 +223,9 @@ def test_the_directory_s_state_is_told(tiny, finish_run):
 
     assert state() == "new"
     finish_run()
-    assert state() == "done: skipped without --force"
+    assert state() == (
+        "done: skipped without --force, unless task, data, encoder or code have changed"
+    )
     assert state("learning_rate=0.5") == "holds a run of another configuration: --force replaces it"
 
 
