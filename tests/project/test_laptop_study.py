@@ -30,7 +30,12 @@ CONSTRAINTS = (ROOT / "constraints.txt").read_text()
     ("name", "table"),
     [
         *[("hifi", "laptop"), ("ehft", "laptop-ehft"), ("rankings", "laptop")],
-        *[("hifi", "study"), ("ehft", "study-ehft"), ("rankings", "study")],
+        *[
+            ("hifi", "study"),
+            ("ehft", "study-ehft"),
+            ("rankings", "study"),
+            ("hifi", "study-mpnet"),
+        ],
     ],
 )
 def test_the_runs_of_the_study_can_decide_its_claims(name, table):
