@@ -16,7 +16,7 @@ import pandas as pd
 
 from hifi_cli.digests import digest
 from hifi_cli.errors import HifiError, MissingError
-from hifi_cli.files import MAX_LINES_BYTES, read_file
+from hifi_cli.files import MAX_LINES_BYTES, read_lines
 from hifi_cli.records import (
     check_files,
     check_predictions,
@@ -26,7 +26,7 @@ from hifi_cli.records import (
 )
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult, labelled_splits
-from hifi_cli.records.stored import PACKED
+from hifi_cli.records.stored import PACKED, finished_runs
 from hifi_cli.records.study import PREDICTIONS, Study
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import TaskSpec
@@ -89,13 +89,15 @@ def check(directory: Path) -> CheckedStudy:
         checking.add(path, f"is damaged ({reason})")
     checking.find_repeated_keys()
     checking.find_damaged_predictions()
+    unread = checking.find_unread_runs()
     for path, result in study.results.items():
         checking.check_run(path, result)
     checking.compare_runs()
     checking.compare_inputs()
+    checking.compare_starts()
     checking.check_figures()
     return CheckedStudy(
-        runs=len(study.results) + len(study.damaged),
+        runs=len(study.results) + len(study.damaged) + len(unread),
         recomputed=checking.recomputed,
         not_recomputed=checking.not_recomputed,
         findings={path: checking.findings[path] for path in sorted(checking.findings)},
@@ -179,7 +181,7 @@ class _Check:
                 file = RunDirectory(self.study.directory / path).results
                 self.attempt(path, check_files.find_in_keys_of_file, file)
             return
-        lines = read_file(self.study.directory / PACKED, MAX_LINES_BYTES).splitlines()
+        lines = read_lines(self.study.directory / PACKED, MAX_LINES_BYTES)
         for index, line in enumerate(lines, start=1):
             name = f"{PACKED}, line {index}"
             if name not in self.study.damaged:
@@ -194,6 +196,24 @@ class _Check:
         except _UNREADABLE as error:
             self.has_predictions = False
             self.add(PREDICTIONS, f"is damaged ({error})")
+
+    def find_unread_runs(self) -> set[str]:
+        """Find the runs in the folder of a packed study whose record no command reads; return their paths.
+
+        A bad merge loses a line of runs.jsonl, or leaves the files of a run beside it.
+        """
+        if not self.study.is_packed:
+            return set()
+        known = {*self.study.results, *self.study.damaged}
+        unread = set()
+        for path in set(finished_runs(self.study.directory)) - known:
+            unread.add(path)
+            self.add(path, f"lies beside {PACKED}, which lacks it, and no command reads it")
+        if self.has_predictions:
+            for path in self.study.paths_with_predictions - known:
+                unread.add(path)
+                self.add(path, f"has predictions, and no record in {PACKED}")
+        return unread
 
     def check_run(self, path: str, result: RunResult) -> None:
         """Check one run: its record, the files beside it, its predictions, its weights."""
@@ -258,13 +278,12 @@ class _Check:
         if not result.is_done:
             if self.has_predictions and self.study.predictions(path) is not None:
                 yield f"is {result.status}, and has predictions"
+            spec = task_spec.load(self.task_of(path, result))
+            yield from check_training.find_in_batches(result, spec)
             return
         # Whatever stops this check before the score is recomputed, this reason stays.
         self.not_recomputed[path] = "the task or the predictions cannot be read"
-        # Trust is harmless here: no code is executed.
-        directory = RunDirectory(self.study.directory / path)
-        name = directory.user_name("tasks", result.task, trust=True)
-        spec = task_spec.load(name)
+        spec = task_spec.load(self.task_of(path, result))
         self.note_other_task(path, result, spec)
         if not result.config.get("primary_metric") and result.primary_metric != spec.primary:
             yield f"primary_metric is {result.primary_metric}, and that of the task {spec.primary}"
@@ -274,6 +293,12 @@ class _Check:
         yield from check_training.find_in_batches(result, spec)
         if self.has_predictions:
             yield from self.find_in_predictions(path, result, spec)
+
+    def task_of(self, path: str, result: RunResult) -> str:
+        """Return the name of a run's task, which means the run's own YAML where it keeps one."""
+        directory = RunDirectory(self.study.directory / path)
+        # Trust is harmless here: no code is executed.
+        return directory.user_name("tasks", result.task, trust=True)
 
     def find_in_predictions(self, path: str, result: RunResult, spec: TaskSpec) -> Iterator[str]:
         """Find what the predictions of a run contradict; the score is recomputed from them.
@@ -336,6 +361,11 @@ class _Check:
 
     def share(self, path: str, result: RunResult) -> None:
         """Note what a run's record must have in common with others."""
+        self.share_counts(path, result)
+        self.share_sizes(path, result)
+
+    def share_counts(self, path: str, result: RunResult) -> None:
+        """Note the numbers of rows and steps, which runs on the same data share."""
         data = result.data.get("train")
         rows = result.n_examples.get("train", 0)
         # A part of the train split selects the epoch, unless the validation split does.
@@ -343,30 +373,50 @@ class _Check:
             rows += result.n_examples.get("selection", 0)
         same_rows = (result.task, result.task_digest, data, result.limit, result.shots)
         self.must_share(path, "train rows (n_examples)", rows, "same data", same_rows)
-        params = result.params
-        task_head = digest([result.config.get("task_head"), result.config["backbone"]["name"]])
-        same_model = (result.task, result.task_digest, result.backbone_weights, task_head)
-        what = "number of parameters in all (params)"
-        self.must_share(path, what, params.total, "same encoder, task and task head", same_model)
         if result.processes and result.epochs:
             same_steps = (result.setting_hash, rows, data, result.epochs.total)
             steps = result.processes[-1].last_step
             what = "training steps (processes)"
             self.must_share(path, what, steps, "same settings and rows", same_steps)
+        if result.truncated:
+            splits = ["reported"]
+            # Where a part of the train rows selects the epoch, each seed trains on others.
+            if result.selection == "validation":
+                splits.append("train")
+            truncated = tuple(result.truncated.get(split) for split in splits)
+            reported = result.data.get(result.split)
+            same_texts = (result.setting_hash, result.backbone_weights, data, reported)
+            what = "truncated rows (truncated)"
+            self.must_share(path, what, truncated, "same settings, encoder and data", same_texts)
+
+    def share_sizes(self, path: str, result: RunResult) -> None:
+        """Note the sizes of the model and of what training changed in it, which runs of one setting share."""
+        params = result.params
+        task_head = digest([result.config.get("task_head"), result.config["backbone"]["name"]])
+        same_model = (result.task, result.task_digest, result.backbone_weights, task_head)
+        what = "number of parameters in all (params)"
+        self.must_share(path, what, params.total, "same encoder, task and task head", same_model)
+        if result.heads is not None:
+            what = "number of layers (heads)"
+            layers = len(result.heads)
+            self.must_share(path, what, layers, "same encoder", result.backbone_weights)
         # With masks in the delta, each run may have chosen another number of entries to train.
         if params.stored_bytes != 4 * params.stored:
             return
-        counts = (params.trainable, params.trainable_backbone, params.total)
-        heads = digest(result.heads)
+        counts = (params.trainable, params.trainable_backbone, params.total, params.stored)
         same_setting = (
             result.setting_hash,
             result.backbone_weights,
-            data,
+            result.data.get("train"),
             result.method_code,
-            heads,
+            digest(result.heads),
         )
-        what = "trained or total parameters (params)"
+        what = "trained, stored or total parameters (params)"
         self.must_share(path, what, counts, "same settings", same_setting)
+        # A run that diverged stores nothing.
+        if result.delta_bytes is not None:
+            what = "size of the weights (delta_bytes)"
+            self.must_share(path, what, result.delta_bytes, "same settings", same_setting)
 
     def share_rows(self, path: str, result: RunResult, table: pd.DataFrame) -> None:
         """Note the ids and correct labels of a run's predictions, which runs of the same data share.
@@ -418,6 +468,16 @@ class _Check:
             for path, value in values.items():
                 if value != usual:
                     self.differing[path].append(f"has other {group[0]} than {first}")
+
+    def compare_starts(self) -> None:
+        """Note the runs that started from other weights than those that the run of that name has now."""
+        for path, result in self.study.results.items():
+            for link in result.started_from:
+                start = self.study.results.get(link["run"])
+                if start is not None and start.delta_sha256 != link["delta_sha256"]:
+                    self.differing[path].append(
+                        f"started from other weights than {link['run']} has (started_from)"
+                    )
 
 
 def _text_of_input(result: RunResult, key: str) -> str:

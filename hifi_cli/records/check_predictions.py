@@ -42,6 +42,8 @@ def find_in_task(result: RunResult, spec: TaskSpec) -> Iterator[str]:
         official = spec.rows.get(split, 0)
         if result.limit is None and count < official:
             yield f"{count:,} of {official:,} rows of {split}, and limit is not set"
+        elif result.limit is not None and count < min(official, result.limit):
+            yield f"{count:,} of {official:,} rows of {split}, and limit is {result.limit:,}"
     if result.classes is not None:
         for counts in (result.classes.labels, result.classes.predicted):
             if [*counts] != spec.classes:
@@ -50,9 +52,22 @@ def find_in_task(result: RunResult, spec: TaskSpec) -> Iterator[str]:
     if spec.evaluate:
         return
     yield from _find_in_names(result, spec)
+    yield from _find_outside_of_range(result, spec)
+
+
+def _find_outside_of_range(result: RunResult, spec: TaskSpec) -> Iterator[str]:
+    """Find scores below the lowest one that their metric can have, or above 1."""
     for name, value in result.metrics.items():
-        if not lowest_score(name) <= value <= 1:
+        if value < lowest_score(name) or value > 1:
             yield f"{name} {value:g} is outside its range"
+    for line in result.epoch_metrics:
+        for name, value in line.metrics.items():
+            if value < lowest_score(name) or value > 1:
+                yield f"epoch {line.epoch}: {name} {value:g} is outside its range"
+        selecting = line.selection
+        # The primary metric of the selecting rows.
+        if selecting is not None and (selecting < lowest_score(spec.primary) or selecting > 1):
+            yield f"epoch {line.epoch}: selection {selecting:g} is outside its range"
 
 
 def _find_in_names(result: RunResult, spec: TaskSpec) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.records.record import EpochMetrics, RunResult, RunScores
-from hifi_cli.text import counted_noun
+from hifi_cli.text import abbreviate, counted_noun
 
 # Scores are fractions from 0 to 1. A single row of the largest task weighs more than this, so
 # rounding is forgiven and a changed prediction is not.
@@ -17,8 +17,19 @@ TOLERANCE = 1e-6
 # A sparse method stores the trained entries of a weight with a mask of one byte for each of its
 # entries. No method trains fewer than one entry in so many.
 _MOST_MASKED = 4096
-# A run that is done has these.
+# A run that is done has these; one that diverged has none of them, and none of the others.
 _OF_DONE = ("time_s", "delta_sha256", "delta_bytes")
+_NOT_OF_DIVERGED = (
+    "scores",
+    "epochs",
+    "metrics",
+    "extra_validation",
+    "classes",
+    "losses",
+    *_OF_DONE,
+)
+# No run trains nothing, or in no time or memory.
+_NEVER_ZERO = ("params.trainable", "time_s", "peak_memory_bytes")
 # The record repeats these keys of its configuration.
 _REPEATED = (
     "task",
@@ -68,10 +79,8 @@ def find_in_numbers(result: RunResult) -> Iterator[str]:
     """Find counts that cannot be: below zero, above the whole, or in contradiction to one another."""
     params = result.params
     for name, size in _sizes(result).items():
-        if size < 0:
+        if size < 0 or (size == 0 and name in _NEVER_ZERO):
             yield f"{name} is {size:,}"
-    if result.peak_memory_bytes == 0:
-        yield "peak_memory_bytes is 0"
     for split, cut in (result.truncated or {}).items():
         rows = result.n_examples[split]
         if not 0 <= cut <= rows:
@@ -95,28 +104,26 @@ def _sizes(result: RunResult) -> dict[str, float]:
         sizes[f"params.{key}"] = value
     for key, value in result.n_examples.items():
         sizes[f"n_examples.{key}"] = value
-    sizes["time_s"] = result.time_s or 0.0
     sizes["wall_s"] = result.wall_s
     sizes["peak_memory_bytes"] = result.peak_memory_bytes
-    sizes["delta_bytes"] = result.delta_bytes or 0
+    if result.time_s is not None:
+        sizes["time_s"] = result.time_s
+    if result.delta_bytes is not None:
+        sizes["delta_bytes"] = result.delta_bytes
     return sizes
 
 
 def find_in_epochs(result: RunResult) -> Iterator[str]:
     """Find scores that the metrics of the epochs contradict."""
+    yield from _find_in_selecting_scores(result)
     if not result.is_done:
-        present = ("scores", "epochs", "metrics", "time_s", "delta_sha256")
-        held = [key for key in present if getattr(result, key)]
-        if held:
-            yield f"is {result.status}, and has {' and '.join(held)}"
-        # The loss or the logits stop a run before it has measured its last epoch.
-        trained = len(result.epoch_metrics)
-        if result.epoch_rule.measures_every_epoch and trained == result.config["epochs"]:
-            yield f"is {result.status}, and has metrics of all {counted_noun(trained, 'epoch')}"
+        yield from _find_in_divergence(result)
         return
     lacking = [key for key in _OF_DONE if getattr(result, key) is None]
     if lacking:
         yield f"is {result.status}, and lacks {' and '.join(lacking)}"
+    if result.reason:
+        yield f"is {result.status}, and has a reason why it diverged"
     yield from _find_in_number_of_epochs(result)
     yield from _find_infinite_metrics(result)
     yield from _find_in_maximum(result)
@@ -124,6 +131,37 @@ def find_in_epochs(result: RunResult) -> Iterator[str]:
     yield from _find_in_scores(result, result.primary_metric, result.scores)
     yield from _find_in_best_epoch(result)
     yield from _find_in_kept_metrics(result)
+
+
+def _find_in_selecting_scores(result: RunResult) -> Iterator[str]:
+    """Find epochs without the score that selects the best one, or with one where the reported rows select it."""
+    selects_apart = result.epoch_rule.selects_apart
+    epochs = []
+    for line in result.epoch_metrics:
+        if (line.selection is not None) != selects_apart:
+            epochs.append(str(line.epoch))
+    if epochs:
+        word = "without" if selects_apart else "with"
+        count = counted_noun(len(epochs), "epoch")
+        yield (
+            f"{count} {word} a score of selecting rows, and selection is {result.selection}"
+            f" (epoch {abbreviate(epochs)})"
+        )
+
+
+def _find_in_divergence(result: RunResult) -> Iterator[str]:
+    """Find what a run that diverged cannot have, and what it must have."""
+    held = [key for key in _NOT_OF_DIVERGED if getattr(result, key)]
+    if held:
+        yield f"is {result.status}, and has {' and '.join(held)}"
+    # The loss or the logits stop a run before it has measured its last epoch.
+    trained = len(result.epoch_metrics)
+    if result.epoch_rule.measures_every_epoch and trained == result.config["epochs"]:
+        yield f"is {result.status}, and has metrics of all {counted_noun(trained, 'epoch')}"
+    if not result.collapsed:
+        yield f"is {result.status}, and collapsed is False"
+    if not result.reason:
+        yield f"is {result.status}, and has no reason"
 
 
 def _find_in_number_of_epochs(result: RunResult) -> Iterator[str]:

@@ -13,6 +13,7 @@ from hifi_cli.digests import digest
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import SCHEMA, RunResult
 from hifi_cli.records.recorded_draws import draws_made, draws_without_version
+from hifi_cli.run_paths import relative_run_path
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.text import abbreviate, counted_noun
 
@@ -59,6 +60,7 @@ def find_in_processes(result: RunResult) -> Iterator[str]:
         yield "processes is empty, and no run trains without one"
         return
     yield from _find_in_steps(result)
+    yield from _find_in_sizes_of_processes(result)
     processes = result.processes
     precision = " and ".join(sorted({process.precision for process in processes}))
     if precision != result.precision:
@@ -95,6 +97,20 @@ def _find_in_steps(result: RunResult) -> Iterator[str]:
         yield f"processes have {count}, which are no {counted_noun(result.epochs.total, 'epoch')}"
 
 
+def _find_in_sizes_of_processes(result: RunResult) -> Iterator[str]:
+    """Find processes with numbers that none has."""
+    for number, process in enumerate(result.processes, start=1):
+        steps = process.last_step - process.first_step + 1
+        repeated = process.repeated_steps or 0
+        if process.threads < 1 or process.processes < 1 or process.seconds < 0:
+            yield (
+                f"process {number} says {process.threads} threads, {process.processes} processes"
+                f" and {process.seconds:g} s"
+            )
+        if not 0 <= repeated <= max(steps, 0):
+            yield f"process {number} repeated {repeated:,} of {counted_noun(steps, 'step')}"
+
+
 def find_in_heads(result: RunResult) -> Iterator[str]:
     """Find attention heads that are not those of their digest or of the configuration."""
     config = result.run_config()
@@ -106,6 +122,8 @@ def find_in_heads(result: RunResult) -> Iterator[str]:
     if result.heads_sha256 != expected:
         yield "heads_sha256 is not that of its heads"
     given = config.heads.given
+    if result.heads is not None and any(head < 0 for layer in result.heads for head in layer):
+        yield "heads have a number below 0"
     if result.heads is not None and given and result.heads != given:
         yield "heads are not those that its configuration gives"
     if result.heads is not None and not given:
@@ -131,21 +149,29 @@ def _find_in_number_of_heads(heads: list[list[int]], section: HeadsConfig) -> It
 
 
 def find_in_batches(result: RunResult, spec: TaskSpec) -> Iterator[str]:
-    """Find another number of steps than rows and batch size give.
+    """Find another number of steps than rows, batch size and epochs give.
 
     Args:
-        result: the record of a run that is done.
+        result: the record.
         spec: its task.
     """
     # Rows of other formats, and those read in windows, are several examples or a part of one.
     is_row_an_example = spec.format == "plain" and spec.rules.encoding == "texts"
-    if not is_row_an_example or not result.processes or not result.epochs:
+    if not is_row_an_example or not result.processes:
         return
     rows = result.n_examples["train"]
     # A few-shot run trains on all rows at once.
     batch = rows if result.shots else result.config["batch_size"]
-    expected = result.epochs.total * ceil(rows / batch)
+    steps_of_epoch = ceil(rows / batch)
     steps = result.processes[-1].last_step
+    measured = len(result.epoch_metrics)
+    if not result.epochs:
+        # The logits may have stopped the run when it was to be measured after its last steps.
+        if steps // steps_of_epoch not in (measured, measured + 1):
+            count = counted_noun(steps, "step")
+            yield f"processes have {count}, and {counted_noun(measured, 'epoch')} were measured"
+        return
+    expected = result.epochs.total * steps_of_epoch
     if steps != expected:
         counts = f"{counted_noun(steps, 'step')}, and by rows and batch_size {expected:,}"
         yield f"processes have {counts}"
@@ -162,6 +188,9 @@ def find_in_rows(result: RunResult) -> Iterator[str]:
         yield f"data lacks the digest of {abbreviate(lacking)}"
     if result.selection == "validation" and rows["selection"] != rows["reported"]:
         yield f"{rows['selection']:,} rows select the epoch, and {rows['reported']:,} are reported"
+    cut = result.truncated
+    if result.selection == "validation" and cut and cut["selection"] != cut["reported"]:
+        yield f"truncated: {cut['selection']:,} rows select the epoch, and {cut['reported']:,} are reported"
     if result.limit is not None and max(rows["reported"], rows["train"]) > result.limit:
         yield f"limit is {result.limit:,}, and n_examples exceeds it"
     yield from _find_in_few_shots(result)
@@ -187,3 +216,11 @@ def find_in_start(result: RunResult) -> Iterator[str]:
     start = result.config.get("start_from")
     if bool(start) != bool(result.started_from):
         yield f"start_from is {start}, and started_from {_PRESENCE[bool(result.started_from)]}"
+        return
+    if not start:
+        return
+    expected = relative_run_path(start)
+    first = result.started_from[0]["run"]
+    # A run that lies in no results directory has only the name of its place then.
+    if expected.startswith("runs/") and first != expected:
+        yield f"start_from is {expected}, and started_from {first}"

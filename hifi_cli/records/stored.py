@@ -79,7 +79,7 @@ def read_records(directory: Path) -> Records:
     """
     if is_packed(directory):
         return _read_packed(directory)
-    return {path: _read_run(directory, path) for path in sorted(_finished_runs(directory))}
+    return {path: _read_run(directory, path) for path in sorted(finished_runs(directory))}
 
 
 def read_contents(directory: Path, paths: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -103,7 +103,7 @@ def read_contents(directory: Path, paths: Iterable[str]) -> dict[str, dict[str, 
     return {path: contents[path] for path in paths}
 
 
-def _finished_runs(directory: Path) -> Iterator[str]:
+def finished_runs(directory: Path) -> Iterator[str]:
     """Yield the paths of all runs with a results.json."""
     for pattern in RUN_PATTERNS:
         # `glob` takes half the time of pathlib, which counts for thousands of runs.

@@ -214,6 +214,11 @@ class Study:
             return None
         return pd.DataFrame([row.model_dump() for row in directory.read_predictions()])
 
+    @property
+    def paths_with_predictions(self) -> set[str]:
+        """The paths of a packed study's runs that have predictions, be their records there or not."""
+        return set(self._packed_predictions)
+
     def refuse_missing_predictions(self) -> None:
         """Raise for a packed study without its predictions, which its runs had when it was packed.
 

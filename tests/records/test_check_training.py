@@ -17,6 +17,11 @@ STUDY = Path(__file__).parents[2] / "results/study"
 CB = "runs/study-ehft/minilm/cb/full-ft/seed{}"
 COLA = "runs/study/minilm/cola/hifi-layerwise/seed{}"
 PATHS = [CB.format(4), CB.format(5), CB.format(6), COLA.format(4), COLA.format(5), COLA.format(6)]
+SEARCH = (
+    "runs/study-ehft/minilm/cola/linear-probing/"
+    "selection--holdout--holdout--0.3--learning_rate--0.01/seed2"
+)
+PATHS.append(SEARCH)
 RUN = CB.format(4)
 HIFI = COLA.format(4)
 
@@ -44,7 +49,7 @@ def checked(stored, edit, path):
     else:
         predictions = edit(records, predictions)
     lines = [json.dumps({"path": at, "record": record}) for at, record in records.items()]
-    Path("packed").mkdir()
+    Path("packed").mkdir(exist_ok=True)
     Path("packed/runs.jsonl").write_text("\n".join(lines) + "\n")
     predictions.to_parquet(Path("packed") / PREDICTIONS)
     return check(Path("packed"))
@@ -131,6 +136,14 @@ def two_processes(record):
     record["processes"] = [record["processes"][0] | keys for keys in HALF]
 
 
+def seconds_that_balance(record):
+    """A process before the run's own, with time that the run's own has too much."""
+    own = record["processes"][0]
+    before = own | {"last_step": 100, "seconds": -1000.0}
+    after = own | {"first_step": 101, "seconds": own["seconds"] + 1000.0}
+    record["processes"] = [before, after]
+
+
 FOUND = {
     # random draws
     "no draws": (
@@ -188,6 +201,60 @@ FOUND = {
         "start_from is None, and started_from there",
     ),
     "a bad seed that diverged": (diverged, "is diverged, and has predictions"),
+    "a bad seed that diverged in its last epochs": (
+        both(diverged, lambda record: record.update(epoch_metrics=record["epoch_metrics"][:3])),
+        "processes have 480 steps, and 3 epochs were measured",
+    ),
+    "a run that diverged without a reason": (diverged, "is diverged, and has no reason"),
+    "a run that diverged and did not collapse": (
+        both(diverged, at("collapsed", value=False)),
+        "is diverged, and collapsed is False",
+    ),
+    "a run that diverged with its losses": (
+        both(diverged, at("losses", value={"first": 1.0, "last": 0.5})),
+        "is diverged, and has losses",
+    ),
+    "a run that is done and diverged": (
+        at("reason", value="the loss is nan at step 3"),
+        "is done, and has a reason why it diverged",
+    ),
+    "seconds that balance": (seconds_that_balance, "and -1000 s"),
+    "more repeated steps than steps": (
+        first_process(repeated_steps=481),
+        "process 1 repeated 481 of 480 steps",
+    ),
+    "no thread": (
+        both(first_process(threads=0), at("provenance", "threads", value=0)),
+        "process 1 says 0 threads",
+    ),
+    "nothing trained": (
+        both(at("params", "trainable", value=0), at("params", "trainable_backbone", value=0)),
+        "params.trainable is 0",
+    ),
+    "a larger file of weights": (
+        at("delta_bytes", value=10**9),
+        "has other size of the weights (delta_bytes)",
+    ),
+    "fewer stored numbers": (
+        both(at("params", "stored", value=1), at("params", "stored_bytes", value=4)),
+        "has other trained, stored or total parameters (params)",
+    ),
+    "another start than the configuration's": (
+        both(
+            with_config(start_from=CB.format(5)),
+            at("started_from", value=[{"run": HIFI, "config_hash": "y", "delta_sha256": "z"}]),
+        ),
+        f"start_from is {CB.format(5)}, and started_from {HIFI}",
+    ),
+    # epochs
+    "a score of selecting rows where there are none": (
+        lambda record: record["epoch_metrics"][2].update(selection=0.9),
+        "1 epoch with a score of selecting rows, and selection is validation (epoch 3)",
+    ),
+    "an epoch's metric below its range": (
+        lambda record: record["epoch_metrics"][2].update(f1_macro=-3.0),
+        "epoch 3: f1_macro -3 is outside its range",
+    ),
     # rows
     "few-shot rows": (
         at("fewshot", value={"train": ["1"], "dev": ["2"], "sha256": "x"}),
@@ -195,6 +262,18 @@ FOUND = {
     ),
     "fewer rows that select": (at("n_examples", "selection", value=7), "7 rows select the epoch"),
     "a limit": (with_config(limit=50), "limit is 50, and n_examples exceeds it"),
+    "fewer rows than the limit": (
+        both(with_config(limit=100), at("n_examples", "train", value=50)),
+        "50 of 250 rows of train, and limit is 100",
+    ),
+    "other truncated rows that select": (
+        at("truncated", "selection", value=7),
+        "truncated: 7 rows select the epoch, and 0 are reported",
+    ),
+    "other truncated rows to train on": (
+        at("truncated", "train", value=7),
+        "has other truncated rows (truncated) than",
+    ),
     "a split more": (at("n_examples", "bonus", value=3), "n_examples is of bonus"),
     "no data": (at("data", value={}), "data lacks the digest of train, validation"),
     # schema
@@ -211,6 +290,83 @@ def test_an_edit_is_found(stored, name):
     findings = checked(stored, edit, path).findings
     assert [*findings] == [path]
     assert any(said in problem for problem in findings[path]), findings
+
+
+def test_a_search_without_its_selecting_scores_is_found(stored):
+    def edit(records, predictions):
+        for line in records[SEARCH]["epoch_metrics"]:
+            del line["selection"]
+        return predictions
+
+    (problem,) = checked(stored, edit, None).findings[SEARCH]
+    assert problem == (
+        "5 epochs without a score of selecting rows, and selection is holdout"
+        " (epoch 1, 2, 3 and 2 more)"
+    )
+
+
+def test_a_selecting_score_below_its_range_is_found(stored):
+    def edit(records, predictions):
+        record = records[SEARCH]
+        lines = [
+            line for line in record["epoch_metrics"] if line["epoch"] != record["epochs"]["best"]
+        ]
+        lines[0]["selection"] = -7.0
+        return predictions
+
+    (problem,) = checked(stored, edit, None).findings[SEARCH]
+    assert problem.endswith("selection -7 is outside its range")
+
+
+@pytest.mark.parametrize("file", ["predictions", "run"])
+def test_a_run_that_lost_its_line_of_a_packed_study_is_found(stored, file):
+    """As a bad merge leaves it: its predictions, or its own files, are there still."""
+
+    def edit(records, predictions):
+        record = records.pop(RUN)
+        if file == "predictions":
+            return predictions
+        folder = Path("packed") / RUN
+        folder.mkdir(parents=True)
+        (folder / "results.json").write_text(json.dumps(record))
+        return predictions[predictions["run"] != RUN]
+
+    found = checked(stored, edit, None)
+    said = {
+        "predictions": "has predictions, and no record in runs.jsonl",
+        "run": "lies beside runs.jsonl, which lacks it, and no command reads it",
+    }
+    assert found.findings == {RUN: [said[file]]}
+    assert found.runs == len(PATHS)
+
+
+def test_a_start_that_was_trained_again_is_noted(stored):
+    def edit(records, predictions):
+        with_config(start_from=CB.format(5))(records[RUN])
+        link = {"run": CB.format(5), "config_hash": "y", "delta_sha256": "z"}
+        records[RUN]["started_from"] = [link]
+        return predictions
+
+    found = checked(stored, edit, None)
+    note = f"started from other weights than {CB.format(5)} has (started_from)"
+    assert note in found.differing[RUN]
+
+
+def test_a_head_below_0_is_found(stored):
+    heads = [[0, 1, -1]] * 6
+    edit = both(at("heads", value=heads), at("heads_sha256", value=digest(heads, 64)))
+    findings = checked(stored, edit, HIFI).findings
+    assert findings[HIFI] == ["heads have a number below 0"]
+
+
+def test_heads_of_another_number_of_layers_are_found(stored):
+    def edit(records, predictions):
+        heads = records[HIFI]["heads"][:-1]
+        records[HIFI].update(heads=heads, heads_sha256=digest(heads, 64))
+        return predictions
+
+    findings = checked(stored, edit, None).findings
+    assert any("has other number of layers (heads)" in problem for problem in findings[HIFI])
 
 
 @pytest.mark.parametrize(
