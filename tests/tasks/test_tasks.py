@@ -98,6 +98,9 @@ def test_missing_data_say_so(tmp_path):
 def test_other_row_counts_than_the_official_ones_are_told(tmp_path, caplog):
     read(tmp_path, GOOD, task=task_spec.load("rte"))
     assert "2 rows, the official train split has 2490" in caplog.text
+    read(tmp_path, GOOD, task=RTE.model_copy(update={"rows": {"train": 1, "validation": 2}}))
+    assert "2 rows, the official train split has 1 (+1)" in caplog.text
+    assert "2 rows, the official validation split has 2 " not in caplog.text
 
 
 def test_metrics_by_hand():

@@ -19,7 +19,7 @@ from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import metrics, own_data, scores, task_spec
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.encode import tokenize
-from hifi_cli.tasks.examples import UNREAD, EncodedExample
+from hifi_cli.tasks.examples import UNREAD, EncodedExample, Output
 from hifi_cli.tasks.rows import parse_rows
 from hifi_cli.tasks.source_rows import SourceRow
 from hifi_cli.training.losses import loss_normalizer, task_loss
@@ -90,6 +90,8 @@ def test_word_accuracy_and_collapse():
     ]
     predicted = CONLL.rules.predictions(examples, logits)
     assert CONLL.rules.is_collapsed(predicted)
+    # Sentences are of different lengths: their tags are compared, and not the lists of these.
+    assert CONLL.rules.is_collapsed([Output(["O", "O"], []), Output(["O"], [])])
     logits[1, 2, 1] = 3
     predicted = CONLL.rules.predictions(examples, logits)
     assert [sentence.prediction for sentence in predicted] == [["O", "O"], ["I-PER", "O"]]
@@ -134,6 +136,15 @@ def test_truncated_words_are_counted_and_have_no_tag(encoders, caplog):
     assert (
         scores.compute(CONLL, rows, predicted)["ner_f1"] == 0
     )  # the entity is cut off after its first word
+
+
+def test_a_word_has_its_first_token_even_if_it_begins_with_a_space(encoders):
+    """The tokenizer drops a no-break space, which is part of a word."""
+    record = SourceRow({"tokens": ["the", "\xa0dog"], "tags": "O B-PER"}, "line 1")
+    rows = parse_rows(CONLL, [record], CONLL.local, "file", labelled=True)
+    tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
+    (example,) = tokenize(tokenizer, CONLL, rows, RunConfig.model_construct(max_length=8))
+    assert example.word_tokens == (1, 2)
 
 
 def test_the_loss_is_that_of_transformers_with_ignored_targets():
