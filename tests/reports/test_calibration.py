@@ -13,6 +13,8 @@ from scipy.special import expit, softmax
 from sklearn.metrics import brier_score_loss, log_loss
 from synthetic_runs import write_run
 
+from hifi_cli.tasks.metrics import METRICS
+
 CLASSES = {
     "rte": ["entailment", "not_entailment"],
     "cb": ["entailment", "contradiction", "neutral"],
@@ -48,6 +50,17 @@ def ece_by_hand(probabilities, labels):
             accuracy = (probabilities.argmax(1) == labels)[inside].mean()
             total += inside.mean() * abs(accuracy - confidence[inside].mean())
     return 100 * total
+
+
+def test_a_confidence_of_one_is_in_the_last_bin():
+    """A wrong row of confidence 1 and a correct one of 0.95 have one bin, in which the two errors cancel in part."""
+    probabilities = np.array([[0.0, 1.0], [0.95, 0.05]])
+    with np.errstate(divide="ignore"):
+        logits = np.log(probabilities)
+    labels = np.array([0, 0])
+    computed = METRICS["ece"].function(logits, labels)
+    assert computed == pytest.approx(100 * (1 - 0.05) / 2)
+    assert computed == pytest.approx(ece_by_hand(probabilities, labels))
 
 
 @pytest.mark.parametrize(("task", "outputs"), [("rte", 2), ("rte", 1), ("cb", 3)])

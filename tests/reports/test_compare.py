@@ -2,9 +2,15 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from synthetic_runs import write_run
+
+from hifi_cli.records.study import Study
+from hifi_cli.reports.comparable import ComparableRuns
+from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.pairs import pair
 
 
 def grid(first, second, tasks=("rte",), seeds=range(1, 6), gap=0.01, **changes):
@@ -201,6 +207,10 @@ def test_the_mean_is_over_tasks_as_in_the_table(hifi):
         row["method"]: row["average"] for row in json.loads(hifi("table --format json").out)["rows"]
     }
     assert averages["bitfit"] - averages["full-ft"] == pytest.approx(rows[0]["mean"])
+    study = Study(Path("results"))
+    runs = ComparableRuns.of(study, study.runs, ReportOptions())
+    assert pair(runs, "full-ft", "bitfit").is_better
+    assert not pair(runs, "bitfit", "full-ft").is_better
 
 
 def test_only_partners_are_paired(hifi):

@@ -52,6 +52,14 @@ def test_two_runs_by_accuracy_are_compared_by_mcnemars_test(hifi):
     assert "new rows of the dataset" in notes[0]
 
 
+def test_two_runs_by_another_metric_are_bootstrapped(hifi):
+    """McNemar's test is of rows that are right or wrong, and an F1 is of all rows together."""
+    write("full-ft", 1, 0.9, task="mrpc")
+    write("bitfit", 1, 0.7, task="mrpc")
+    [row], _ = rows_of(hifi("compare full-ft bitfit --rows --format json"))
+    assert row["test"] == "bootstrap, 1 pair of runs"
+
+
 def test_the_verdict_is_that_over_seeds_alone(hifi):
     for seed in range(1, 9):
         write("full-ft", seed, 0.74)

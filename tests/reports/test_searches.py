@@ -61,7 +61,7 @@ def test_a_setting_whose_runs_all_collapsed_is_not_the_best(hifi):
     )
 
 
-def test_the_mean_is_over_seeds_and_a_setting_with_fewer_is_not_best(tmp_path):
+def test_the_mean_is_over_seeds_and_a_setting_with_fewer_is_not_best(hifi, tmp_path):
     for seed, scores in {1: [0.5, 0.9, 0.95], 2: [0.7, 0.2]}.items():
         write_search(tmp_path, "full-ft", "rte", scores, seed)
     write_search(
@@ -72,6 +72,9 @@ def test_the_mean_is_over_seeds_and_a_setting_with_fewer_is_not_best(tmp_path):
     tried = all_tried[all_tried["task"] == "rte"]
     assert tried["score"].tolist() == pytest.approx([0.6, 0.55, 0.95])
     assert tried["deviation"].iloc[0] == pytest.approx(0.1 * 2**0.5)
+    table = table_of(hifi(f"table search --results-dir {tmp_path} --task rte --format json"))
+    cell = table["rows"][0]["cells"]["rte"]
+    assert (cell["value"], cell["std"]) == pytest.approx((60, 10 * 2**0.5))
     assert tried["seeds"].tolist() == [2, 2, 1]
     assert tried["best"].tolist() == [True, False, False]
 

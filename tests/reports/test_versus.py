@@ -166,6 +166,17 @@ def test_the_canary_names_the_differences_that_it_could_not_have_seen(places):
     assert "; the differences from Full-FT and BitFit are smaller than that: " in said[9.0]
 
 
+def test_no_seeds_are_planned_where_every_run_collapsed(places):
+    stored, new = places
+    for seed in (1, 2):
+        write_run(stored, "full-ft", "rte", seed, 0.5, collapsed=True)
+        write_run(new, "lora", "rte", seed, 0.6 + 0.1 * seed, collapsed=True)
+    own = Study(new)
+    both = joined(baselines_in(stored), own, set(own.runs["path"]))
+    tables = result_tables(both, "lora", ["full-ft"])
+    assert further_seeds(both, "lora", tables[0]) == []
+
+
 def test_too_few_pairs_allow_no_claim(places):
     stored, new = places
     for seed in (1, 2):
