@@ -30,9 +30,12 @@ _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
 # Options by which initial values may be computed from the pretrained weights (PiSSA, for example),
 # with a value that needs none.
 _WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}
-# Options that peft applies to other parts of the model than the adapted modules, or that need a
-# pass over data before the training: here they would do nothing, or something else.
+# Options that peft applies to other parts of the model than the adapted modules, that freeze the
+# adapters, or that need a pass over data before the training: here they would do nothing, or
+# something else.
 _NOT_HERE = (
+    "inference_mode",
+    "runtime_config",
     "trainable_token_indices",
     "target_parameters",
     "layer_replication",
@@ -228,7 +231,7 @@ def check_options(encoder: Encoder, options: dict[str, Any]) -> None:
             f"settings.options.init_lora_weights={options['init_lora_weights']}: not supported here,"
             " because it needs a pass over data first"
         )
-    for saved in options.get("modules_to_save") or ():
+    for saved in _listed(options.get("modules_to_save")):
         named = [
             name
             for name, _ in encoder.model.named_parameters()
@@ -268,7 +271,13 @@ def check_patterns(modules: list[str], options: dict[str, Any]) -> None:
         UsageError: there is such a value.
     """
     for option in _PATTERNS:
-        for ending in options.get(option) or ():
+        values = options.get(option) or {}
+        if not isinstance(values, dict):
+            raise UsageError(
+                f"settings.options.{option}: give a value for the end of a module's name, as"
+                f" {{query: 4}}, not {values!r:.60}"
+            )
+        for ending in values:
             try:
                 pattern = re.compile(rf"(.*\.)?({ending})")
             except re.error:
@@ -293,7 +302,7 @@ def in_layers(encoder: Encoder, modules: list[str], options: dict[str, Any]) -> 
     wanted = options.get("layers_to_transform")
     if wanted is None:
         return modules
-    layers = [wanted] if isinstance(wanted, int) else list(wanted)
+    layers = _listed(wanted)
     kept = [module for module in modules if encoder.layer_of(module) in layers]
     all_layers = range(encoder.num_layers)
     if not kept or any(layer not in all_layers for layer in layers):
@@ -302,6 +311,15 @@ def in_layers(encoder: Encoder, modules: list[str], options: dict[str, Any]) -> 
             f" {encoder.num_layers - 1}, and the targets must be in them"
         )
     return kept
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return the values of an option that is given as a list, as one value, or not at all."""
+    if value is None:
+        return []
+    if isinstance(value, list | tuple):
+        return [*value]
+    return [value]
 
 
 @contextmanager
@@ -329,6 +347,14 @@ def _peft_errors(kind: str) -> Iterator[None]:
         warnings.simplefilter("ignore")
         try:
             yield
-        except (ValueError, TypeError, NotImplementedError, ImportError) as error:
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            RuntimeError,
+            ImportError,
+        ) as error:
+            # Most types of adapters check no option: a wrong one fails where they compute with it.
             reason = " ".join(str(error).split())
             raise UsageError(f"settings.type={kind}: peft refuses it: {reason}") from None

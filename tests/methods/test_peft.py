@@ -191,6 +191,11 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
             "settings.type=lora: peft refuses it: `r` should be a positive integer",
         ),
         ("settings.targets=[querry]", "unknown 'querry'; did you mean 'query'"),
+        ("settings.options.inference_mode=true", "options.inference_mode: not supported here"),
+        ("settings.options.modules_to_save=LayerNorm", "LayerNorm would stay frozen"),
+        ("settings.options.layers_to_transform=1.5", "the encoder has the layers 0 to 1"),
+        ("settings.options.rank_pattern=8", "as {query: 4}, not 8"),
+        ("settings.options.bias=3", "settings.type=lora: peft refuses it: 'int' object"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_reason(make, workspace, setting, message):
