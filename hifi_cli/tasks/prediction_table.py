@@ -22,9 +22,11 @@ def check_columns(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     Raises:
         UsageError: it has one.
     """
-    if not rows:
-        return
-    for name in rows[0]:
+    # The objects of a JSON file may have different columns.
+    names: dict[str, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(row)
+    for name in names:
         if name == PREDICTION or name.startswith(PROBABILITY):
             raise UsageError(
                 f"{file} has a column '{name}', as the predictions would have: rename it, or write"

@@ -346,7 +346,8 @@ def _kind(
     if options.kind:
         return options.kind, "as kind= says"
     first_input = columns.inputs[0]
-    if isinstance(records[0].values[first_input], list):
+    # An object of JSON may lack the column, and a sentence may be a text of words among lists of them.
+    if any(isinstance(record.values.get(first_input), list) for record in records):
         return "token-classification", f"column {first_input} has the words of a sentence"
     if len(columns.label) > 1:
         return "multi-label", "a column of 0 and 1 for each label"

@@ -223,6 +223,10 @@ def test_a_csv_has_the_predictions_beside_the_users_columns(trained, hifi, tmp_p
     table.assign(prediction=1).to_csv(tmp_path / "new.csv", index=False)
     refused = hifi(f"predict {run} new.csv --out said.csv")
     assert refused.code == 2 and "new.csv has a column 'prediction'" in refused.err
+    rows = [{"sentence1": "a", "sentence2": "b", **more} for more in ({}, {"prediction": 1})]
+    (tmp_path / "new.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    refused = hifi("predict", run, "new.jsonl", "--out", "said.csv")
+    assert refused.code == 2 and "new.jsonl has a column 'prediction'" in refused.err
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -177,6 +177,14 @@ def test_bad_data_names_row_column_and_fix(tmp_path, change, overrides, message)
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("first", [{"label": "O"}, {"text": "a b", "label": ["O", "O"]}])
+def test_the_kind_does_not_hang_on_the_first_row(tmp_path, first):
+    rows = [first, {"text": ["c", "d"], "label": ["O", "B-X"]}]
+    path = tmp_path / "words.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert spec_of(path)[1]["kind"] == "token-classification"
+
+
 def test_words_as_numbers_are_not_said_to_be_left_out_all(tmp_path):
     rows = [row | {"label": "abc"[row["label"] - 1]} for row in reviews()]
     with pytest.raises(UsageError) as error:
