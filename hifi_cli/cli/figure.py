@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from hifi_cli.cli import options
-from hifi_cli.config import figure_spec
+from hifi_cli.config import figure_spec, registry
 from hifi_cli.errors import UsageError
+from hifi_cli.records.stored import command_for_new_runs
 from hifi_cli.records.study import Study
 
 
@@ -58,7 +59,19 @@ def figure(
     )
     workspace = Workspace(results_dir, data_dir)
     words = tuple(overrides or ())
-    request = FigureRequest(load(backbone=backbone), workspace, words, train, out)
+    grid = ""
+    # A figure's own YAML says which methods `hifi grid` trains for it.
+    if not methods:
+        given = options.arguments(
+            tasks=",".join(tasks or []),
+            backbone=backbone,
+            protocol=protocol,
+            seeds=seeds,
+            data_dir=data_dir,
+        )
+        name_of_grid = name if registry.is_yaml_path(name) else f"figure-{name}"
+        grid = command_for_new_runs(["hifi", "grid", name_of_grid, *words, *given], results_dir)
+    request = FigureRequest(load(backbone=backbone), workspace, words, train, out, grid)
     if backbone is None and request.kind.shows_finished_runs:
         # Runs that all have one backbone need no option that names it.
         backbone = _only_backbone(results_dir, request.spec.protocol)

@@ -38,6 +38,7 @@ from hifi_cli.grids.grid_spec import GridSpec
 from hifi_cli.methods.find import values_of
 from hifi_cli.records.figure_runs import FigureRun, file_beside, write_beside
 from hifi_cli.records.record import RunResult
+from hifi_cli.records.stored import is_packed
 from hifi_cli.records.study import Study
 from hifi_cli.runs.heads import HeadSelector, needs_heads
 from hifi_cli.runs.inputs import load_task
@@ -103,6 +104,7 @@ class FigureRequest:
         overrides: `key=value` of the command line; they win over everything else.
         trains_missing_runs: whether `runs` trains what is not there.
         picture: where it is drawn; None: beside its numbers in the results directory.
+        grid: the command that trains its runs in parallel; empty: none does.
         kind: the kind of figure, with the YAML's settings.
         csv: the file of its numbers.
         rests_on: the runs that its numbers were computed from so far, each once.
@@ -113,6 +115,7 @@ class FigureRequest:
     overrides: tuple[str, ...] = ()
     trains_missing_runs: bool = False
     picture: Path | None = None
+    grid: str = ""
     kind: Kind = field(init=False)
     csv: Path = field(init=False)
     rests_on: dict[tuple[str, str], FigureRun] = field(default_factory=dict)
@@ -216,11 +219,19 @@ class FigureRequest:
                 self.note_finished(path, result)
         missing = [cell.config.run_label for cell in cells if cell not in done]
         if missing:
-            raise MissingError(
-                f"{len(missing)} of {len(cells)} runs are missing or diverged, the first is {missing[0]};"
-                " hifi grid figure-NAME trains them in parallel, --train one after the other"
-            )
+            found = f"{len(missing)} of {len(cells)} runs are missing or diverged, the first is {missing[0]}"
+            raise MissingError("; ".join([found, *self._ways_to_train()]))
         return done
+
+    def _ways_to_train(self) -> list[str]:
+        """Say how missing runs of the figure are trained."""
+        ways = []
+        if self.grid:
+            ways.append(f"{self.grid} trains them in parallel")
+        # A packed study takes no new runs.
+        if not is_packed(self.workspace.results_dir):
+            ways.append("--train trains them one after the other")
+        return ways
 
     def note_finished(self, path: str, result: RunResult) -> None:
         """Note a finished run of the results that the figure's numbers are of."""

@@ -181,7 +181,14 @@ def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
         yaml.safe_dump({**sweep, "settings": {"key": "heads.k", "values": values}})
     )
     Path("runs.yaml").write_text("figure: mine.yaml\n")
-    assert tiny("figure mine.yaml", *quick).code == 3
+    answer = tiny("figure mine.yaml", *quick)
+    assert answer.code == 3
+    # The command that the message names is the one of these runs.
+    message = answer.err.splitlines()[-1]
+    named = shlex.split(message[message.index("hifi grid") : message.index(" trains them in")])
+    assert named[2:4] == ["mine.yaml", quick[0]] and "--backbone" in named
+    printed = hifi(*named[1:], "--print").out
+    assert printed == tiny("grid mine.yaml --print", *quick).out
     commands = [
         shlex.split(line)[1:] for line in tiny("grid runs.yaml --print", *quick).out.splitlines()
     ]
