@@ -25,7 +25,7 @@ from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.pairs import Pairs, pair
 from hifi_cli.reports.row_differences import row_table
 from hifi_cli.reports.table import Cell, Row, Table, interval_columns, value_column
-from hifi_cli.reports.table_runs import note_on_variants
+from hifi_cli.reports.table_runs import note_on_variants, table_keys
 from hifi_cli.text import counted_noun, format_interval
 
 HEADINGS = {
@@ -112,7 +112,8 @@ def compare(
     conditions = _conditions_in_words(run, by)
     title = f"{comparisons[0].pairs.labels[0]} minus each other {by}"
     notes = _notes(comparisons, lacking, comparable.frame, metric)
-    notes += note_on_variants(study, run.protocol, run.backbone, set(chosen["task"]))
+    shown = {key: set(chosen[key]) for key in ("protocol", "backbone", "task", "method")}
+    notes += note_on_variants(study, table_keys(chosen)["shots"].iloc[0], **shown)
     of_verdicts = f"{title}, in {metric or 'points'} {conditions}"
     tables = [
         _table_of_verdicts(of_verdicts, comparisons, metric, notes),

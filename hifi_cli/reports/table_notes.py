@@ -29,7 +29,7 @@ def on_other_seeds(seeds: Sequence[int], runs: pd.DataFrame) -> list[str]:
 
     Args:
         seeds: those of the table; empty: all.
-        runs: rows of `Study.runs` of the table's protocol and backbone.
+        runs: rows of `Study.runs` that the table is about but for their seeds.
     """
     if not seeds:
         return []

@@ -106,21 +106,17 @@ def require_single_table(
     return runs
 
 
-def note_on_variants(
-    study: Study, protocol: str, backbone: str, tasks: Collection[str]
-) -> list[str]:
+def note_on_variants(study: Study, shots: str, **shown: Collection[Any] | None) -> list[str]:
     """Return what a table says about the variants that it leaves out; nothing where there are none.
 
     Args:
         study: all runs.
-        protocol: the table's protocol.
-        backbone: the table's backbone.
-        tasks: the table's tasks.
+        shots: those of the table, as `table_keys` has them.
+        shown: what the table shows, by column of `Study.runs`; None or empty: anything.
     """
-    runs = study.runs
-    is_here = (runs["protocol"] == protocol) & (runs["backbone"] == backbone)
-    variants = runs["variant"][is_here & runs["task"].isin(tasks)]
-    count = int(variants.notna().sum())
+    runs = runs_with(study.runs, **shown)
+    has_shots = table_keys(runs)["shots"] == shots
+    count = int(runs["variant"][has_shots].notna().sum())
     if not count:
         return []
     which = counted_noun(count, "run")

@@ -99,7 +99,7 @@ class Layout:
         metrics: of each column, by its name; None: not known, as no run has one.
         all_runs: rows of `Study.runs` of the protocol, the backbone and the shots.
         runs: those of them that the table is about, with what excludes them.
-        other_shots: how many runs there are with other shots, most first.
+        left_out: notes on finished runs that the table does not show.
     """
 
     spec: TableSpec
@@ -110,7 +110,7 @@ class Layout:
     metrics: dict[str, str | None]
     all_runs: pd.DataFrame
     runs: ComparableRuns
-    other_shots: dict[str, int]
+    left_out: list[str]
 
     @property
     def names(self) -> list[str]:
@@ -229,15 +229,15 @@ def lay_out(spec: TableSpec, study: Study, options: ReportOptions) -> Layout:
         UsageError: backbones are to stand beside one another under several methods.
     """
     row_key: RowKey = "backbone" if spec.backbones else "method"
-    backbone = None if spec.backbones else spec.backbone
-    of_protocol = select_runs(study.runs, protocol=spec.protocol, backbone=backbone)
+    of_protocol = select_runs(study.runs, protocol=spec.protocol)
+    of_protocol = runs_with(of_protocol, backbone=_backbones(spec))
     shots = str(spec.shots or shots_of(spec.protocol))
-    shots_of_runs = table_keys(of_protocol)["shots"]
-    all_runs = of_protocol[shots_of_runs == shots]
-    other_shots = shots_of_runs[shots_of_runs != shots].value_counts()
+    all_runs = of_protocol[table_keys(of_protocol)["shots"] == shots]
+    left_out = _notes_on_runs_left_out(spec, study, shots)
     spec = _with_defaults(spec, all_runs)
     rows = _rows_of_backbones(spec) if spec.backbones else spec.rows_of_methods
-    runs = _runs_of_table(spec, rows, all_runs)
+    runs = all_runs[all_runs["method"].isin(spec.methods) & all_runs["task"].isin(spec.tasks)]
+    runs = runs_with(runs, seed=spec.seeds)
     paper = load_published(spec.published).table if spec.published else NO_TABLE
     return Layout(
         spec=spec,
@@ -248,25 +248,34 @@ def lay_out(spec: TableSpec, study: Study, options: ReportOptions) -> Layout:
         metrics=_metrics(spec.columns, all_runs, paper),
         all_runs=all_runs,
         runs=ComparableRuns.of(study, runs, options, row_key=row_key),
-        other_shots={str(name): int(count) for name, count in other_shots.items()},
+        left_out=left_out,
     )
 
 
-def _runs_of_table(
-    spec: TableSpec, rows: Sequence[LayoutRow], all_runs: pd.DataFrame
-) -> pd.DataFrame:
-    """Return the runs on the table's tasks that its rows are about, of its seeds if it names some.
+def _notes_on_runs_left_out(spec: TableSpec, study: Study, shots: str) -> list[str]:
+    """Return notes on finished runs that a table does not show: of other shots, of other seeds, variants.
+
+    They count runs of the table's own tasks and methods alone.
 
     Args:
-        spec: the table.
-        rows: its rows.
-        all_runs: rows of `Study.runs`.
+        spec: as it was asked for. Without tasks it is about all of them, and likewise without methods.
+        study: all runs.
+        shots: of the table.
     """
-    runs = all_runs[all_runs["method"].isin(spec.methods) & all_runs["task"].isin(spec.tasks)]
-    runs = runs_with(runs, seed=spec.seeds)
-    if spec.backbones:
-        runs = runs[runs["backbone"].isin([row.name for row in rows])]
-    return runs
+    shown = {
+        "protocol": [spec.protocol],
+        "backbone": _backbones(spec),
+        "task": spec.tasks,
+        "method": spec.methods,
+    }
+    runs = runs_with(study.table_runs, **shown)
+    shots_of_runs = table_keys(runs)["shots"]
+    other_shots = shots_of_runs[shots_of_runs != shots].value_counts()
+    return [
+        *table_notes.on_other_shots({str(name): int(n) for name, n in other_shots.items()}),
+        *table_notes.on_other_seeds(spec.seeds, runs[shots_of_runs == shots]),
+        *note_on_variants(study, shots, **shown),
+    ]
 
 
 def _with_defaults(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:
@@ -306,8 +315,14 @@ def _rows_of_backbones(spec: TableSpec) -> list[LayoutRow]:
     """
     if len(spec.methods) != 1:
         raise UsageError("backbones stand beside one another under one method: --method full-ft")
-    names = [stored_name("backbones", backbone) for backbone in spec.backbones]
-    return [LayoutRow(name=name, label=None, published=name) for name in names]
+    return [LayoutRow(name=name, label=None, published=name) for name in _backbones(spec)]
+
+
+def _backbones(spec: TableSpec) -> list[str]:
+    """Return the backbones of a table's runs, as finished runs have them."""
+    if not spec.backbones:
+        return [spec.backbone]
+    return [stored_name("backbones", backbone) for backbone in spec.backbones]
 
 
 def _metrics(
@@ -629,9 +644,7 @@ def _notes(
     notes = []
     if has_paper:
         notes.append(published.note(spec, layout.all_runs))
-    notes += table_notes.on_other_shots(layout.other_shots)
-    notes += table_notes.on_other_seeds(spec.seeds, layout.all_runs)
-    notes += note_on_variants(study, spec.protocol, spec.backbone, spec.tasks)
+    notes += layout.left_out
     notes += table_notes.on_protocol(spec.protocol, scores)
     notes += table_notes.on_truncation(scores)
     notes += table_notes.on_seeds(scores, show_intervals=options.show_intervals)

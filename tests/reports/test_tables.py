@@ -64,6 +64,22 @@ def test_a_table_of_what_there_is_misses_nothing(hifi):
     assert table_of(answer)["rows"][0]["cells"]["rte"]["notes"] == ["1 of 2 seeds"]
 
 
+def test_notes_on_runs_left_out_count_the_tables_own_tasks_and_methods(hifi):
+    for method, task, seed in itertools.product(("full-ft", "bitfit"), ("rte", "cola"), (1, 2)):
+        write_run("results", method, task, seed, 0.5)
+        write_run("results", method, task, seed, 0.5, variant="slow")
+        write_run("results", method, task, seed, 0.5, shots=16)
+    shown = "--tasks rte --methods bitfit --seeds 1 --shots full"
+    notes = table_of(hifi(f"table {shown} --format json"))["notes"]
+    assert notes[:3] == [
+        "2 16-shot runs not in this table (--shots 16 shows them)",
+        "1 run with other seeds left out (--seeds includes them)",
+        "2 runs of searches and other variants left out (hifi table search, or --by variant)",
+    ]
+    compared = hifi("compare bitfit full-ft --tasks rte --shots full").out
+    assert "4 runs of searches and other variants left out" in compared
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
