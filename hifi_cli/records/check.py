@@ -231,6 +231,7 @@ class _Check:
         if not self.study.is_packed:
             self.attempt(path, directory.names_outside)
             self.attempt(path, check_files.find_in_config_file, directory, result)
+            self.attempt(path, check_files.find_in_own_code, directory, result)
             self.attempt(path, check_files.find_in_metrics_file, directory, result)
             self.attempt(path, check_files.find_in_delta, directory, result)
         self.share(path, result)

@@ -14,6 +14,7 @@ import numpy as np
 from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.digests import file_digest
+from hifi_cli.errors import UsageError
 from hifi_cli.files import read_file, read_jsonl
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import Pruned, RunResult
@@ -51,6 +52,17 @@ def find_in_config_file(directory: RunDirectory, result: RunResult) -> Iterator[
     keys = [key for key in {**here, **there} if there.get(key) != here.get(key)]
     if keys:
         yield f"config.yaml has other settings than its record ({abbreviate(keys)})"
+
+
+def find_in_own_code(directory: RunDirectory, result: RunResult) -> Iterator[str]:
+    """Find copies of the user's own code that are not the code of the run."""
+    try:
+        has_other_code = directory.has_other_code(result)
+    except UsageError:
+        # `RunDirectory.names_outside` says what is wrong.
+        return
+    if has_other_code:
+        yield f"the code in {directory.user_files.name}/ is not that of the run (method_code)"
 
 
 def find_in_metrics_file(directory: RunDirectory, result: RunResult) -> Iterator[str]:

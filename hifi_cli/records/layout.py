@@ -9,12 +9,13 @@ from typing import Any
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten, parse
+from hifi_cli.config.own_code import digest_of_code, own_code_files
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, paths_in_place_of_names
 from hifi_cli.config.sources import override_value
 from hifi_cli.config.specs import code_file
 from hifi_cli.errors import ConflictError, MissingError, UsageError
-from hifi_cli.files import TEMPORARY_SUFFIX, read_jsonl, write_text
+from hifi_cli.files import TEMPORARY_SUFFIX, atomic_path, read_jsonl, write_text
 from hifi_cli.locks import is_locked, locked
 from hifi_cli.records.record import SCHEMA, MetricsLine, Prediction, RunResult, validated
 from hifi_cli.records.stored import is_packed
@@ -163,7 +164,9 @@ class RunDirectory:
         copies = []
         for _, file, copy in self._user_files(config):
             if file:
-                write_text(copy, file.read_text(encoding="utf-8"))
+                # Byte by byte: the record has the digest of the code.
+                with atomic_path(copy) as temporary:
+                    shutil.copyfile(file, temporary)
                 copies.append(copy)
         for path in self.user_files.glob("**/*"):
             if path.is_file() and path not in copies:
@@ -245,6 +248,26 @@ class RunDirectory:
         rank = self.user_name("rankings", config.heads.rank, trust=trust)
         changes["heads"] = config.heads.model_copy(update={"rank": rank})
         return config.model_copy(update=changes)
+
+    def has_other_code(self, result: RunResult) -> bool:
+        """Return whether the run keeps copies of the user's own code that are not the code of the run.
+
+        Code is not everywhere where a run is: without --trust, none is copied.
+
+        Args:
+            result: the record of the run.
+
+        Raises:
+            UsageError: a method's YAML names code outside of the run.
+        """
+        config = result.run_config()
+        if config is None:
+            return False
+        # Trust is harmless here: no code is executed.
+        files = own_code_files(self.with_user_yamls(config, trust=True))
+        if not files or not all(file.is_file() for file in files):
+            return False
+        return digest_of_code(files) != result.method_code
 
     def names_outside(self) -> Iterator[str]:
         """Yield where files of the run name files outside of it, which must not be read for it."""

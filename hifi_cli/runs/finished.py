@@ -52,6 +52,7 @@ def read_finished(path: Path, *, trust: bool) -> FinishedRun:
 
     Raises:
         MissingError: no finished run is there, or its own delta is not.
+        UsageError: the copies of the user's own code are not the code of the run.
         RunFailed: the run diverged and has no model.
     """
     directory = RunDirectory(path)
@@ -59,6 +60,11 @@ def read_finished(path: Path, *, trust: bool) -> FinishedRun:
     config = directory.with_user_yamls(directory.read_config(), trust=trust)
     if not result.is_done:
         raise RunFailed(f"the run in {path} {result.status} and left no model")
+    # Its copies may have been edited since, and other code would make another model of the delta.
+    if directory.has_other_code(result):
+        raise UsageError(
+            f"the code in {directory.user_files} is not that of the run (method_code): {_TRAIN_AGAIN}"
+        )
     if directory.pruned.is_file() and not directory.delta.is_file():
         raise MissingError(
             f"the weights of {path} were dropped by hifi results prune: {_TRAIN_AGAIN}"

@@ -11,11 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hifi_cli.config import registry
 from hifi_cli.config.draws import changed_draws, draws_of, present_versions
+from hifi_cli.config.own_code import own_code_digest
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.specs import code_file
-from hifi_cli.digests import digest, file_digest
+from hifi_cli.digests import digest
 from hifi_cli.errors import ConflictError, MissingError, logger
 from hifi_cli.models.encoder_files import digest_of_backbone
 from hifi_cli.records.layout import OTHER_PLACE, RunDirectory
@@ -260,32 +259,3 @@ def run_to_start_from(run: str, results_dir: Path) -> RunDirectory:
         if directory.config_file.is_file():
             return directory
     raise MissingError(f"start_from={run}: no run there, nor in {stored}; train it first")
-
-
-def own_code_digest(config: RunConfig) -> str | None:
-    """Compute the SHA-256 of the user's own code: of a run's methods, and of its ranking.
-
-    Returns:
-        None: there is none.
-    """
-    codes = []
-    files = [registry.own_file(stage_config.method) for stage_config in config.stage_configs]
-    # Both stages may be of one method, whose code counts once.
-    for file in dict.fromkeys(files):
-        # A method of this package has no file of the user's.
-        if file is None:
-            continue
-        # A user's YAML may name an implementation of this package: then there is no code either.
-        code = code_file(file)
-        if code:
-            codes.append(file.parent / code)
-    ranking = registry.own_file(config.heads.rank)
-    if ranking:
-        codes.append(ranking)
-    digests = [file_digest(code) for code in codes]
-    if not digests:
-        return None
-    # The digest of a single file is the file's own, which `sha256sum` prints too.
-    if len(digests) == 1:
-        return digests[0]
-    return digest(digests, 64)

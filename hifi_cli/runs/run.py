@@ -5,6 +5,7 @@ from contextlib import nullcontext
 
 import torch
 
+from hifi_cli.config.own_code import own_code_digest
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.digests import file_digest
 from hifi_cli.errors import ConflictError, Terminated, logger
@@ -13,7 +14,7 @@ from hifi_cli.records.record import RunResult
 from hifi_cli.records.stored import refuse_packed
 from hifi_cli.runs.finished import save_delta
 from hifi_cli.runs.heads import HeadSelector
-from hifi_cli.runs.identity import RunIdentity, own_code_digest
+from hifi_cli.runs.identity import RunIdentity
 from hifi_cli.runs.inputs import RunInputs, load_task
 from hifi_cli.runs.log import MetricLogger
 from hifi_cli.runs.prepare import PreparedRun, enter_last_stage, prepare_run

@@ -82,6 +82,27 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
     )
 
 
+def test_code_in_a_run_that_was_edited_since_is_found_and_not_executed(
+    tiny, hifi, data, own_method, tmp_path
+):
+    """The copy has the bytes of the user's file, with the ends of its lines too."""
+    code = own_method / "norm_tuning.py"
+    code.write_bytes(code.read_bytes().replace(b"\n", b"\r\n"))
+    assert tiny("train --method", own_method / "norm-tuning.yaml").code == 0
+    run = run_folder(method="norm-tuning")
+    copy = run / "own/methods/norm_tuning.py"
+    found = "the code in own/ is not that of the run (method_code)"
+    assert found not in hifi("results check").out
+    assert hifi(f"eval {run} --trust --data-dir {data}").code == 0
+    with copy.open("a") as file:
+        file.write("# edited\n")
+    (tmp_path / "executed").unlink()
+    assert f"{run.relative_to('results')}: {found}" in hifi("results check").out
+    answer = hifi(f"eval {run} --trust --data-dir {data}")
+    assert answer.code == 2 and f"the code in {run / 'own'} is not that of the run" in answer.err
+    assert not (tmp_path / "executed").exists()
+
+
 @pytest.mark.parametrize(
     ("implementation", "code", "message"),
     [
