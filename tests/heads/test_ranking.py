@@ -52,6 +52,20 @@ def test_equation_10_read_literally_gives_every_head_the_same(seed):
     np.testing.assert_allclose(result.values, 1 / 12, atol=1e-8)
 
 
+def test_the_iterations_end_with_the_first_change_of_at_most_epsilon():
+    """Equation 10 step by step, from the fractions of the richness on (equation 8)."""
+    richness, correlation = random_scores()
+    values = richness / richness.sum()
+    iterations, change = 0, np.inf
+    while change > 1e-3:
+        following = 0.85 * (correlation / correlation.sum(0)) @ values + 0.15 / 12
+        iterations, change = iterations + 1, np.sqrt(((following - values) ** 2).sum())
+        values = following
+    result = pagerank(richness, correlation, 0.85, 1e-3)
+    assert result.iterations == iterations > 2
+    np.testing.assert_allclose(result.values, values, rtol=1e-12)
+
+
 def test_a_pagerank_that_has_not_converged_ranks_no_heads():
     # Two heads pass everything to each other: P swings between both, less only by the damping, and
     # converges to 1/2. On the way there, the number of iterations decides which head is higher.
@@ -70,6 +84,8 @@ def test_transition_matrix_is_row_stochastic_even_for_a_head_without_correlation
     matrix = transition_matrix(correlation)
     np.testing.assert_allclose(matrix.sum(1), 1)
     np.testing.assert_allclose(matrix[0], correlation[0] / correlation[0].sum())
+    np.testing.assert_allclose(matrix[2], 1 / 4)
+    np.testing.assert_allclose(transition_matrix(correlation * 1e-9), matrix)
 
 
 def layered(layers=4, heads=6):
@@ -107,10 +123,14 @@ def test_midtop_is_the_upper_half_of_layerwise():
 
 def test_ties_go_to_the_lowest_head_and_are_told():
     richness, correlation = layered(2)
-    richness[1] = [5, 7, 5 + 1e-14, 5, 2, 1]  # as another processor rounds it
-    result = select_top_heads(rank_heads(richness, correlation, rank="richness"), 2)
-    assert result.heads[1] == [0, 1]
+    richness[0] = [4, 9, 3 + 1e-7, 5, 3, 3]  # more than rounding, and equal values not at the end
+    richness[1] = [5, 7, 5 + 1e-14, 4, 2, 1]  # as another processor rounds it
+    ranked = rank_heads(richness, correlation, rank="richness")
+    result = select_top_heads(ranked, 2)
+    assert result.heads == [[1, 3], [0, 1]]
     assert result.ties == [1]
+    assert select_top_heads(ranked, 4).heads[0] == [0, 1, 2, 3]
+    assert [select_top_heads(ranked, k).ties for k in (1, 3, 4, 5, 6)] == [[], [], [], [0], []]
 
 
 def test_k_beyond_the_heads_and_a_flat_ranking_are_refused():
@@ -118,3 +138,7 @@ def test_k_beyond_the_heads_and_a_flat_ranking_are_refused():
         select_top_heads(rank_heads(*layered()), 7)
     with pytest.raises(UsageError, match="nothing to choose"):
         rank_heads(*layered(), rank="pagerank-literal")
+    # Two pairs that pass nothing to each other: far more than the last change is left to go.
+    pairs = np.kron(np.eye(2), [[0, 1], [1, 0]])[None]
+    with pytest.raises(UsageError, match="nothing to choose"):
+        rank_heads(np.array([[9.0, 9, 1, 1]]), pairs, rank="pagerank-literal", damping=0.95)
