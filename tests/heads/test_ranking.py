@@ -58,10 +58,10 @@ def test_the_iterations_end_with_the_first_change_of_at_most_epsilon():
     values = richness / richness.sum()
     iterations, change = 0, np.inf
     while change > 1e-3:
-        following = 0.85 * (correlation / correlation.sum(0)) @ values + 0.15 / 12
+        following = 0.7 * (correlation / correlation.sum(0)) @ values + 0.3 / 12
         iterations, change = iterations + 1, np.sqrt(((following - values) ** 2).sum())
         values = following
-    result = pagerank(richness, correlation, 0.85, 1e-3)
+    (result,) = rank_heads(richness[None], correlation[None], damping=0.7, epsilon=1e-3)
     assert result.iterations == iterations > 2
     np.testing.assert_allclose(result.values, values, rtol=1e-12)
 
@@ -111,8 +111,17 @@ def test_each_ranking_chooses_what_its_name_says():
 
 
 def test_global_divides_the_heads_by_their_share_of_their_layer():
-    ranked = [Ranked(np.array([1.0, -4, 3, 2])), Ranked(np.array([0.0, 0, -1, 5]))]
-    assert select_top_heads(ranked, 1, "global").heads == [[2], [3]]
+    def chosen(*layers, k=1, **how):
+        return select_top_heads([Ranked(np.array(v), **how) for v in layers], k, "global")
+
+    assert chosen([10.0, 9, 8, 7], [0.0, 0, 3, 1]).heads == [[0], [2]]
+    assert chosen([1.0, -4, 3, 2], [0.0, 1, 0, 1]).heads == [[], [1, 3]]
+    lowest = chosen([10.0, 9, 8, 7], [0.0, 0, 3, 1], lowest_first=True)
+    assert lowest.heads == [[], [0, 1]]
+    # Of two layers that tie, it is the one that gave the last head.
+    layers = [2.0, 1, 1], [1.0, 2, 1]
+    assert [chosen(*layers, k=k).ties for k in (1, 2, 3)] == [[], [0], []]
+    assert chosen(*layers, k=2).heads == [[0, 1, 2], [1]]
 
 
 def test_midtop_is_the_upper_half_of_layerwise():

@@ -45,6 +45,7 @@ def test_richness_counts_the_sum_not_the_squares():
     assert (
         information_richness(outputs, real, 0.7).item() == 3
     )  # 3/6, 4/6, 5/6; by squares 9/12, 10/12 it would be 1
+    assert information_richness(outputs, real, 1.0).item() == 4  # what reaches the bound is enough
 
 
 def test_correlation_is_numpys():
