@@ -16,7 +16,7 @@ def random_outputs(samples=6, heads=5, tokens=11, size=8, seed=0):
     """Outputs with spectra that fall off, and samples of different length."""
     generator = torch.Generator().manual_seed(seed)
     outputs = torch.randn(samples, heads, tokens, size, generator=generator) * torch.logspace(
-        0, -2, size
+        0, -4, size
     )
     lengths = torch.randint(2, tokens + 1, (samples,), generator=generator)
     return outputs, torch.arange(tokens)[None] < lengths[:, None]
@@ -28,7 +28,7 @@ def numpy_richness(matrix, xi):
     return int(np.argmax(share >= xi)) + 1
 
 
-@pytest.mark.parametrize("xi", [0.5, 0.9, 0.999])
+@pytest.mark.parametrize("xi", [0.5, 0.9, 0.999, 0.99999])
 @pytest.mark.parametrize(("tokens", "size"), [(11, 8), (5, 16)])
 def test_richness_is_numpys(xi, tokens, size):
     outputs, real = random_outputs(tokens=tokens, size=size)

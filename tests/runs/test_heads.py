@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from prepared_models import heads_of, splits_of
+from safetensors.torch import load_file, save_file
 from tiny_inputs import HEADS, LAYERS
 
+from hifi_cli.heads.scores import score_examples
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.heads import HeadSelector
 from hifi_cli.runs.workspace import Workspace
@@ -71,6 +73,48 @@ def test_select_draws_as_many_random_heads_as_asked_for_with_the_given_seed(
     assert answer.code == 0, answer.err
     content = json.loads(Path("heads.json").read_text())
     assert (content["seed"], content["heads"]) == (seed, drawn_by_hand(seed, 3))
+
+
+def test_stored_scores_are_the_means_over_the_samples_and_their_spread(make, workspace):
+    config = make("hifi-layerwise", "scoring.samples=7", "scoring.xi=0.95")
+    selector = HeadSelector.of(config, workspace)
+    runner, examples = selector.model_and_examples()
+    richness, correlation = score_examples(runner.encoder, examples, runner.pad, 0.95)
+    stored, _ = selector.score()
+    assert stored.samples == len(examples) == 7
+    np.testing.assert_allclose(stored.richness, np.mean(richness.numpy(), 0))
+    spread = np.std(richness.numpy(), 0)
+    assert spread.max() > 0
+    np.testing.assert_allclose(stored.richness_std, spread)
+    np.testing.assert_allclose(stored.correlation, np.mean(correlation.numpy(), 0))
+
+
+def test_another_encoder_of_the_same_name_and_other_settings_are_scored_anew(
+    make, workspace, encoders, tmp_path
+):
+    changed = shutil.copytree(encoders["bert"], tmp_path / encoders["bert"].name)
+    weights = load_file(changed / "model.safetensors")
+    weights["embeddings.LayerNorm.bias"] += 1
+    save_file(weights, changed / "model.safetensors", {"format": "pt"})
+    words = ("samples=5", "seed=9", "xi=0.6", "max_length=8")
+    configs = [
+        make("hifi-layerwise"),
+        make("hifi-layerwise", backbone=changed),
+        *(make("hifi-layerwise", f"scoring.{word}") for word in words),
+        make("hifi-layerwise", "truncation=only_first"),
+    ]
+    names = {HeadSelector.of(config, workspace).scores_name() for config in configs}
+    assert len(names) == len(configs)
+    ranked_by_loss = [make("hifi-gradient"), make("hifi-gradient", "task_head.kind=mlp")]
+    for config in ranked_by_loss:
+        HeadSelector.of(config, workspace).select()
+    assert len([*workspace.results_dir.rglob("gradient-*.json")]) == 2
+
+
+def test_selections_of_other_heads_or_from_other_scores_have_files_of_their_own(make, workspace):
+    words = ("heads.k=1", "heads.k=2", "heads.strategy=midtop", "scoring.samples=5")
+    paths = {HeadSelector.of(make("hifi-layerwise", w), workspace).select()[1] for w in words}
+    assert len(paths) == len(words)
 
 
 # --- selection=holdout
