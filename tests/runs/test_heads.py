@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from prepared_models import heads_of, splits_of
+from prepared_models import heads_of, prepared_run, splits_of
 from safetensors.torch import load_file, save_file
 from tiny_inputs import HEADS, LAYERS
 
+from hifi_cli.heads.ranking import rank_heads
 from hifi_cli.heads.scores import score_examples
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.heads import HeadSelector
 from hifi_cli.runs.workspace import Workspace
+from hifi_cli.tasks.encode import single_sequences
+from hifi_cli.training.loop import Trainer
 
 
 def heads_files(workspace):
@@ -75,11 +78,16 @@ def test_select_draws_as_many_random_heads_as_asked_for_with_the_given_seed(
     assert (content["seed"], content["heads"]) == (seed, drawn_by_hand(seed, 3))
 
 
-def test_stored_scores_are_the_means_over_the_samples_and_their_spread(make, workspace):
-    config = make("hifi-layerwise", "scoring.samples=7", "scoring.xi=0.95")
+@pytest.mark.parametrize("task", ["rte", "swag"])
+def test_stored_scores_are_the_means_over_the_samples_and_their_spread(
+    make, data, task_kinds_data, tmp_path, task
+):
+    workspace = Workspace(tmp_path / "results", task_kinds_data if task == "swag" else data)
+    config = make("hifi-layerwise", "scoring.samples=7", "scoring.xi=0.95", task=task)
     selector = HeadSelector.of(config, workspace)
     runner, examples = selector.model_and_examples()
-    richness, correlation = score_examples(runner.encoder, examples, runner.pad, 0.95)
+    sequences = single_sequences(examples)
+    richness, correlation = score_examples(runner.encoder, sequences, runner.pad, 0.95)
     stored, _ = selector.score()
     assert stored.samples == len(examples) == 7
     np.testing.assert_allclose(stored.richness, np.mean(richness.numpy(), 0))
@@ -109,6 +117,48 @@ def test_another_encoder_of_the_same_name_and_other_settings_are_scored_anew(
     for config in ranked_by_loss:
         HeadSelector.of(config, workspace).select()
     assert len([*workspace.results_dir.rglob("gradient-*.json")]) == 2
+
+
+def test_all_seeds_score_the_same_samples_and_another_seed_of_scoring_others(make, data, tmp_path):
+    drawn = []
+    for words, seed in (([], 1), ([], 2), (["scoring.seed=5"], 1)):
+        config = make("hifi-layerwise", "scoring.samples=5", *words, seed=seed)
+        workspace = Workspace(tmp_path / f"results{len(drawn)}", data)
+        _, examples = HeadSelector.of(config, workspace).model_and_examples()
+        drawn.append([example.row.id for example in examples])
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_warm_steps_are_the_first_ones_of_the_runs_full_fine_tuning(make, workspace, steps):
+    """Also all of them, on texts of the run's length."""
+    changed = ["batch_size=24", "epochs=1", "learning_rate=0.01", "warmup=0"]
+    changed += ["max_length=12", "dropout=0.0"]
+    config = make("hifi-layerwise", f"scoring.warm_steps={steps}", *changed, seed=2)
+    selector = HeadSelector.of(config, workspace)
+    warmed, _ = selector.model_and_examples()
+    full = make("full-ft", *changed, seed=2)
+    prepared = prepared_run(full, workspace)
+    Trainer(prepared, prepared.method, splits_of(full, workspace)).train(steps)
+    ours, theirs = warmed.encoder.model.state_dict(), prepared.encoder.model.state_dict()
+    torch.testing.assert_close(dict(ours), dict(theirs), rtol=1e-5, atol=1e-6)
+
+
+def test_a_selection_follows_the_configured_damping_and_epsilon(make, workspace):
+    config = make("hifi-layerwise", "heads.damping=0.4", "heads.epsilon=1e-3")
+    selector = HeadSelector.of(config, workspace)
+    expected = rank_heads(*selector.score()[0].arrays, damping=0.4, epsilon=1e-3)
+    for ours, theirs in zip(selector.rank(), expected, strict=True):
+        assert ours.values.tolist() == theirs.values.tolist()
+
+
+def test_a_measure_in_a_changed_file_is_measured_anew(tiny, tmp_path):
+    code = "import torch\n\ndef measure(runner, examples):\n    return {}torch.arange(8.0).view(2, 4)\n"
+    for sign, heads in (("", [[3], [3]]), ("-", [[0], [0]])):
+        (tmp_path / "measure.py").write_text(code.format(sign))
+        answer = tiny("select --out heads.json heads.rank=./measure.py heads.k=1")
+        assert answer.code == 0, answer.err
+        assert json.loads(Path("heads.json").read_text())["heads"] == heads
 
 
 def test_selections_of_other_heads_or_from_other_scores_have_files_of_their_own(make, workspace):
