@@ -1,7 +1,9 @@
 """Every adapter type of peft: what it trains, what stays frozen, its delta, its merge; and HiFi's adapters of chosen heads."""
 
+import copy
 import json
 
+import numpy as np
 import pytest
 import torch
 from parameter_formulas import Shape, trained_count
@@ -148,35 +150,64 @@ def test_only_rows_of_the_chosen_heads_move(make, workspace, method):
             )
 
 
-def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(make, workspace):
+def singular_values_of_adalora(make, workspace, resumed_after=None):
+    """How many are not 0 after each of ten steps, and which; gradients are random, as the weights are."""
     settings = ["settings.warmup_fraction=0.2", "settings.final_fraction=0.3"]
     prepared, _ = prepare(make, workspace, "adalora", *settings)
     method, model = prepared.method, prepared.encoder.model
     values = {name: value for name, value in model.named_parameters() if ".lora_" in name}
     singular = [name for name in values if ".lora_E." in name]
+    noise = torch.Generator().manual_seed(0)
     for value in values.values():
-        torch.nn.init.normal_(value)
+        torch.nn.init.normal_(value, generator=noise)
     counts, kept = [], []
     for step in range(5, 15):
         for value in values.values():
-            value.grad = torch.randn_like(value)
+            value.grad = torch.randn(value.shape, generator=noise)
         method.before_step(model, step, range(5, 15))
         method.after_optimizer_step(model)
         counts.append(sum(int(values[name].count_nonzero()) for name in singular))
-        kept.append([values[name] != 0 for name in singular])
+        kept.append([(values[name] != 0).flatten().tolist() for name in singular])
         for name in singular:  # as the optimizer does
             values[name].data += 1
-        if step == 9:  # resumed in the middle
-            state = method.training_state(model)
+        if step == resumed_after:
+            state = copy.deepcopy(method.training_state(model))
             prepared, _ = prepare(make, workspace, "adalora", *settings)
             method, model = prepared.method, prepared.encoder.model
             method.load_training_state(model, state)
             values = {name: value for name, value in model.named_parameters() if ".lora_" in name}
-    budgets = [
-        int(4 * len(singular) * (1 - step / 5) ** 3 + 8 * len(singular)) for step in range(1, 6)
-    ]
-    assert counts == [12 * len(singular)] * 2 + budgets + [8 * len(singular)] * 3
-    assert all(torch.equal(first, last) for first, last in zip(kept[6], kept[-1], strict=True))
+            for averages in ("importance", "uncertainty"):
+                resumed = method.training_state(model)[averages]
+                torch.testing.assert_close(resumed, state[averages], rtol=0, atol=0)
+    return counts, kept
+
+
+def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(make, workspace):
+    counts, kept = singular_values_of_adalora(make, workspace)
+    matrices = len(kept[0])
+    budgets = [int(4 * matrices * (1 - step / 5) ** 3 + 8 * matrices) for step in range(1, 6)]
+    assert counts == [12 * matrices] * 2 + budgets + [8 * matrices] * 3
+    assert kept[6] == kept[-1]
+    for resumed_after in (9, 12):  # while the budget falls, and afterwards
+        assert singular_values_of_adalora(make, workspace, resumed_after) == (counts, kept)
+
+
+def test_adalora_gets_its_settings_and_its_penalty_is_that_of_the_paper(make, workspace):
+    ranks = ["settings.initial_r=6", "settings.target_r=3", "settings.alpha=24"]
+    other = ["settings.dropout=0.25", "settings.interval=2", "settings.orthogonality=0.3"]
+    prepared, _ = prepare(make, workspace, "adalora", *ranks, *other)
+    given = prepared.method.tuner.peft_config["default"]
+    assert (given.init_r, given.target_r, given.lora_alpha) == (6, 3, 24)
+    assert (given.lora_dropout, given.deltaT) == (0.25, 2)
+    norms = []
+    for name, value in prepared.encoder.model.named_parameters():
+        if ".lora_A." in name or ".lora_B." in name:
+            torch.nn.init.normal_(value)
+            factor = value.detach().numpy()
+            products = factor @ factor.T if ".lora_A." in name else factor.T @ factor
+            norms.append(np.linalg.norm(products - np.eye(6)))
+    penalty = prepared.method.regularization_loss(prepared.encoder.model)
+    assert penalty.item() == pytest.approx(0.3 * np.mean(norms), rel=1e-5)
 
 
 @pytest.mark.parametrize(
