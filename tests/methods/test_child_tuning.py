@@ -117,6 +117,19 @@ def test_the_full_gradient_is_clipped_and_then_masked(make, workspace, method):
         )
 
 
+@pytest.mark.parametrize("method", ["child-tuning-d", "random-parameters"])
+def test_chosen_entries_of_matrices_decay_and_those_of_vectors_do_not(make, workspace, method):
+    """Although the optimizer gets the entries of either as a vector."""
+    prepared, config = prepare(make, workspace, method)
+    model = prepared.encoder.model
+    prepared.method.on_stage_start(model, batch_gradients(prepared, in_batches(config, workspace)))
+    names = {value: name for name, value in prepared.method.trainable_parameters(model).items()}
+    groups = prepared.method.param_groups(model, 0.1)
+    decays = {names[value]: group["weight_decay"] for group in groups for value in group["params"]}
+    expected = {name: 0.1 if model.get_parameter(name).dim() > 1 else 0.0 for name in decays}
+    assert decays == expected and len(decays) == len(names)
+
+
 def test_highest_is_exact_where_values_tie():
     masks = top_k_masks({"a": torch.ones(3, 4), "b": torch.zeros(5)}, 0.5)
     assert sum(int(mask.sum()) for mask in masks.values()) == round(0.5 * 17)

@@ -28,6 +28,39 @@ def test_compacters_weight_is_the_sum_of_kronecker_products_and_its_rule_is_shar
     torch.testing.assert_close(layers[0](x), x @ layers[0].weight() + layers[0].bias)
 
 
+def test_adapters_start_from_a_normal_distribution_cut_at_two_sigmas_that_the_seed_draws(
+    make, workspace
+):
+    drawn = []
+    for seed in (1, 1, 2):
+        prepared, _ = prepare(make, workspace, "adapter", "settings.bottleneck=64", seed=seed)
+        named = prepared.encoder.model.named_parameters()
+        adapters = {name: value.detach() for name, value in named if ".adapter." in name}
+        assert not any(value.any() for name, value in adapters.items() if name.endswith("bias"))
+        weights = [value.flatten() for name, value in adapters.items() if name.endswith("weight")]
+        drawn.append(torch.cat(weights))
+    # A normal distribution that is cut at two sigmas has a spread of 0.88 sigmas.
+    assert float(drawn[0].std()) == pytest.approx(0.88e-3, rel=0.02)
+    assert 1.9e-3 < float(drawn[0].abs().max()) <= 2e-3
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_compacters_shared_factors_start_near_zero_and_follow_the_seed(make, workspace):
+    from hifi_cli.methods.compacter import KroneckerLinear
+
+    drawn = []
+    for seed in (1, 1, 2):
+        words = ("settings.n=8", "settings.reduction=4")
+        prepared, _ = prepare(make, workspace, "compacter", *words, seed=seed)
+        modules = prepared.encoder.model.modules()
+        first = next(module for module in modules if isinstance(module, KroneckerLinear))
+        assert not first.bias.any()
+        drawn.append((first.shared.detach(), first.s.detach()))
+    assert float(drawn[0][0].std()) == pytest.approx(1e-4, rel=0.15)
+    for first, again, other in zip(*drawn, strict=True):
+        assert torch.equal(first, again) and not torch.equal(first, other)
+
+
 def test_compacters_rank_1_factors_start_from_glorot_with_gain_sqrt_2():
     from hifi_cli.methods.compacter import KroneckerLinear
 
@@ -113,9 +146,9 @@ def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(
     make, workspace, family, prefix
 ):
     prepared, _ = prepare(make, workspace, "bitfit", "settings.biases=layers", family=family)
-    names = set(prepared.method.trainable_parameters(prepared.encoder.model)) - set(
-        prepared.encoder.task_head
-    )
+    trained = set(prepared.method.trainable_parameters(prepared.encoder.model))
+    assert trained >= set(prepared.encoder.task_head), "the whole task head, also a pooler's weight"
+    names = trained - set(prepared.encoder.task_head)
     linears = [
         "attention.self.query",
         "attention.self.key",
