@@ -202,13 +202,13 @@ class Encoder:
 
         Returns:
             0 for the head and the norm after the last layer, 1 for the last layer, L for the first,
-            and L + 1 for embeddings.
+            and L + 1 for embeddings, those of relative positions too.
         """
         layer = self.layer_of(name)
         if layer is not None:
             return self.num_layers - layer
         module, _, _ = name.rpartition(".")
-        is_last_norm = module in self.norms and not self.is_in_embeddings(name)
+        is_last_norm = module == f"{self._prefix}{self.module_names.last_norm}"
         if is_last_norm or name in self.task_head:
             return 0
         return self.num_layers + 1

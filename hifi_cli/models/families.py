@@ -23,6 +23,7 @@ class ModuleNames:
         inner_dropouts: those within a sub-layer: of attention probabilities, and between the
             feed-forward network's Linears.
         embeddings: what makes the first layer's input.
+        last_norm: the norm after the last layer; None: the last layer ends with its own.
         interface: whether attention goes through transformers' attention interface.
         rotary: whether layers receive rotary positions, which the model computes from position ids.
     """
@@ -40,6 +41,7 @@ class ModuleNames:
     ffn_output: str = "output.dense"
     inner_dropouts: tuple[str, ...] = ("attention.self.dropout",)
     embeddings: str = "embeddings"
+    last_norm: str | None = None
     interface: bool = True
     rotary: bool = False
 
@@ -60,6 +62,7 @@ _MODERNBERT = ModuleNames(
     ffn="mlp.Wi",
     ffn_output="mlp.Wo",
     inner_dropouts=("mlp.drop",),
+    last_norm="final_norm",
     rotary=True,
 )
 # EuroBERT, UltraBERT and most decoders have Llama's names.
@@ -76,6 +79,7 @@ _LLAMA = ModuleNames(
     ffn_output="mlp.down_proj",
     inner_dropouts=(),
     embeddings="embed_tokens",
+    last_norm="norm",
     rotary=True,
 )
 # With norms before the residual.
@@ -91,6 +95,7 @@ _GTE = replace(
     after_ffn="post_mlp_dropout",
     inner_dropouts=("mlp.dropout",),
     embeddings="embeddings",
+    last_norm=None,
 )
 
 FAMILIES = {
@@ -130,7 +135,7 @@ FAMILIES = {
     ),
     "ernie": _BERT,
     "rembert": _BERT_OWN_ATTENTION,
-    "megatron-bert": _BERT_OWN_ATTENTION,
+    "megatron-bert": replace(_BERT_OWN_ATTENTION, last_norm="encoder.ln"),
     "modernbert": _MODERNBERT,
     "eurobert": _LLAMA,
     "ultrabert": _LLAMA,

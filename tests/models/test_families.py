@@ -106,6 +106,28 @@ def test_the_page_on_methods_names_the_layers_of_every_family(family):
         assert isinstance(encoder.model.get_submodule(f"{path}.{name}"), torch.nn.Linear)
 
 
+@pytest.mark.parametrize("family", [*FAMILIES, "deberta with norms of positions"])
+def test_a_norm_outside_of_layers_learns_as_the_head_if_it_stands_behind_the_last_layer(family):
+    """Else it learns as the embeddings do, with which layer-wise learning rate decay counts it."""
+    if family in FAMILIES:
+        encoder = Encoder(random_encoder(family).eval())
+    else:
+        encoder = Encoder(random_encoder("deberta-v2", norm_rel_ebd="layer_norm").eval())
+    called = []
+
+    def note(name):
+        return lambda *_: called.append(name)
+
+    for name, module in encoder.model.named_modules():
+        module.register_forward_hook(note(name))
+    logits_of(encoder.model)
+    behind = called[called.index(encoder.layer_path(encoder.last_layer)) :]
+    for name in encoder.norms:
+        if encoder.layer_of(name) is None:
+            distance = 0 if name in behind else encoder.num_layers + 1
+            assert encoder.layers_above(f"{name}.weight") == distance, name
+
+
 @pytest.mark.parametrize("layer", [-1, 2])
 def test_a_layer_that_is_not_there_has_no_name(layer):
     """A method that trains the parameters of `layer_path(-1)` would train none of the encoder's."""
