@@ -239,7 +239,7 @@ def groups_by_layer(
         groups: parameter groups of AdamW.
         runner: has the encoder, and the configured decay.
         method: whose parameters train.
-        learning_rate: that of the task head.
+        learning_rate: that of groups without one of their own, before it is multiplied.
     """
     encoder = runner.encoder
     decay = runner.config.layer_decay
@@ -248,11 +248,11 @@ def groups_by_layer(
     distances = {value: encoder.layers_above(name) for name, value in trained.items()}
     by_layer = []
     for distance in sorted(set(distances.values())):
-        rate = learning_rate * decay**distance
         # A group is divided, not merged with others: its weight decay and other settings stay.
         for group in groups:
             params = [value for value in group["params"] if distances[value] == distance]
             if params:
+                rate = group.get("lr", learning_rate) * decay**distance
                 by_layer.append({**group, "params": params, "lr": rate})
     return by_layer
 

@@ -184,6 +184,22 @@ def test_each_layer_has_its_learning_rate(make, workspace, method):
     )
 
 
+def test_a_group_with_a_learning_rate_of_its_own_has_it_times_the_decay(make, workspace):
+    """As a method of one's own may give its task head another one."""
+    prepared, config = prepare(make, workspace, "full-ft", "layer_decay=0.5")
+    method = prepared.method
+    usual = method.param_groups(prepared.encoder.model, 0.1)
+
+    def with_own_rate(*_):
+        return [{**group, "lr": 0.02} for group in usual]
+
+    method.param_groups = with_own_rate
+    trainer = Trainer(prepared, method, splits_of(config, workspace))
+    trainer.begin_stage(0)
+    rates = {group["initial_lr"] for group in trainer.stage.optimizer.param_groups}
+    assert rates == {0.02 * 0.5**distance for distance in range(4)}
+
+
 @pytest.mark.parametrize("method", ["prefix-tuning", "diff-pruning"])
 def test_layer_decay_is_refused_where_a_method_trains_outside_of_layers(make, workspace, method):
     with pytest.raises(
