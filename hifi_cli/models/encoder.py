@@ -166,7 +166,7 @@ class Encoder:
 
     @property
     def task_head(self) -> dict[str, nn.Parameter]:
-        """The parameters of classifier and pooler, which every method trains, by name."""
+        """The parameters of classifier and pooler, by name."""
         pooler = f"{self._prefix}pooler."
         head = {}
         for name, parameter in self.model.named_parameters():
