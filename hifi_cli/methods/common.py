@@ -1,9 +1,11 @@
-"""Parts that methods share: sparse training, freezing, rows of heads, a generator for each step."""
+"""Parts that methods share: sparse training, freezing, rows of heads, generators by a seed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import Generator, Tensor, device, nn
 
 from hifi_cli.errors import UsageError
@@ -120,3 +122,17 @@ def step_generator(seed: int, step: int, on: device) -> Generator:
     """
     # The factor exceeds the steps of any usual run, so that no two seeds share a generator.
     return Generator(on).manual_seed(seed * 1_000_003 + step)
+
+
+@contextmanager
+def drawn_by(seed: int) -> Iterator[None]:
+    """In this context, what draws by PyTorch's own generator of the CPU draws by a seed.
+
+    Args:
+        seed: of the method.
+    """
+    # `fork_rng` sets the CPU's generator back afterwards, and here no GPU's: `torch.manual_seed`
+    # would leave those changed.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -14,7 +14,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from hifi_cli.config.registry import did_you_mean
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method
-from hifi_cli.methods.common import freeze_except
+from hifi_cli.methods.common import drawn_by, freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
 
@@ -142,10 +142,7 @@ class Peft(Method):
                     setattr(config, option, value)
         tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type]
         kind = config.peft_type.value.lower()
-        # `fork_rng` sets the CPU's generator back afterwards, and here no GPU's: `torch.manual_seed`
-        # would leave those changed.
-        with torch.random.fork_rng(devices=[]), drawn_on_the_cpu(encoder, kind), _peft_errors(kind):
-            torch.default_generator.manual_seed(self.context.seed)
+        with drawn_by(self.context.seed), drawn_on_the_cpu(encoder, kind), _peft_errors(kind):
             self.tuner: Any = tuner(model, config, adapter_name="default")
         # peft has frozen all but its own parameters. AdaLoRA's rank is one of them, but a constant.
         added = [

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hifi_cli.methods.base import Method, copy_tensors
-from hifi_cli.methods.common import freeze_except
+from hifi_cli.methods.common import drawn_by, freeze_except
 from hifi_cli.models.encoder import Encoder
 
 # The name of `prefix_attention` in transformers' attention interface.
@@ -118,10 +118,7 @@ class PrefixTuning(Method):
         freeze_except(encoder, encoder.task_head)
         settings = self.settings
         size = encoder.num_key_value_heads * encoder.head_size
-        # `fork_rng` sets the CPU's generator back afterwards, and here no GPU's: `torch.manual_seed`
-        # would leave those changed.
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self.context.seed)
+        with drawn_by(self.context.seed):
             prefixes = PrefixEncoder(
                 encoder.num_layers, settings.length, size, settings.mlp, settings.init_std
             )
