@@ -54,10 +54,10 @@ class GridState:
         if not force:
             identities = IdentityReader(results_dir, data_dir)
             for cell in cells:
-                identities.check_finished(cell.config, task_spec.load(cell.config.task))
-                directory = RunDirectory.of(cell.config, results_dir)
-                if directory.results.is_file():
-                    finished[cell] = directory.read_result()
+                task = task_spec.load(cell.config.task)
+                result = identities.check_finished(cell.config, task)
+                if result is not None:
+                    finished[cell] = result
         return cls(cells, results_dir, data_dir, finished, finished_before=len(finished))
 
     def directory_of(self, cell: GridCell) -> RunDirectory:

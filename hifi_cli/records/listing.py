@@ -96,7 +96,7 @@ def _listed(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
     is_done = run["status"] == "done"
     listed = {key: value for key, value in run.items() if key in _COLUMNS}
     for name in SCORES:
-        listed[name] = None if run[name] is None else 100 * run[name]
+        listed[name] = 100 * run[name]
     flags = []
     if is_done and run["collapsed"]:
         flags.append("collapsed")

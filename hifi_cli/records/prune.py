@@ -49,7 +49,7 @@ def find_prunable(study: Study, paths: Collection[str]) -> Pruning:
             raise MissingError(f"{path} is no finished run in {study.directory}")
         delta = RunDirectory(study.directory / path).delta
         if path in dependents:
-            kept[path] = f"{dependents[path][0]} starts from it"
+            kept[path] = f"{dependents[path]} starts from it"
         elif not delta.is_file():
             kept[path] = "it has no weights"
         else:
@@ -77,20 +77,20 @@ def prune(study: Study, paths: Sequence[str]) -> None:
             directory.delta.unlink(missing_ok=True)
 
 
-def _dependents(study: Study) -> dict[str, list[str]]:
-    """Return the runs that start from a run, finished or not, by that run's path."""
-    dependents: dict[str, list[str]] = {}
+def _dependents(study: Study) -> dict[str, str]:
+    """Return a run that starts from a run, finished or not, by that run's path."""
+    dependents: dict[str, str] = {}
     for path, result in study.results.items():
         for link in result.started_from:
-            dependents.setdefault(link["run"], []).append(path)
+            dependents.setdefault(link["run"], path)
         start = result.config.get("start_from")
         if start:
-            dependents.setdefault(relative_run_path(start), []).append(path)
+            dependents.setdefault(relative_run_path(start), path)
     for directory in unfinished_runs(study.directory):
         start = directory.read_config().start_from
         if start:
             name = directory.path.relative_to(study.directory).as_posix()
-            dependents.setdefault(relative_run_path(start), []).append(name)
+            dependents.setdefault(relative_run_path(start), name)
     return dependents
 
 

@@ -81,8 +81,8 @@ class MetricLogger(Callback):
         step = trainer.progress.step
         history = trainer.progress.log_history
         self.directory.write_metrics(history)
-        for line in history:
-            self.loss = line.loss if isinstance(line, StepMetrics) else None
+        if history and isinstance(history[-1], StepMetrics):
+            self.loss = history[-1].loss
         if step:
             epoch = trainer.progress.epoch + 1
             logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
