@@ -223,6 +223,7 @@ class _Check:
         directory = RunDirectory(self.study.directory / path)
         self.attempt(path, check_training.find_in_schema, result)
         self.attempt(path, check_training.find_in_draws, result, directory)
+        self.attempt(path, check_training.find_in_stages, result, directory)
         self.attempt(path, check_training.find_in_processes, result)
         self.attempt(path, check_training.find_in_heads, result)
         self.attempt(path, check_training.find_in_rows, result)

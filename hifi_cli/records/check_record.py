@@ -254,15 +254,37 @@ def _find_in_scores(result: RunResult, metric: str, scores: RunScores) -> Iterat
 def _find_in_best_epoch(result: RunResult) -> Iterator[str]:
     """Find a later epoch whose selecting score beats that of the best one.
 
-    An earlier epoch may beat it, because epochs of a stage before the last are not selected.
+    An earlier epoch may beat it, because epochs of a stage before the last are not selected;
+    `find_in_earlier_epochs` looks at methods with a single stage.
     """
+    assert result.epochs
+    yield from _find_better_epoch(result, range(result.epochs.best + 1, result.epochs.total + 1))
+
+
+def find_in_earlier_epochs(result: RunResult) -> Iterator[str]:
+    """Find an earlier epoch whose selecting score beats that of the best one.
+
+    Args:
+        result: the record of a run that is done, by a method with a single stage.
+    """
+    assert result.epochs
+    first = 1
+    # The first step of a warm-up trains nothing, and an epoch of that step alone is not selected.
+    if result.processes and result.processes[-1].last_step == result.epochs.total:
+        first = 2
+    yield from _find_better_epoch(result, range(first, result.epochs.best))
+
+
+def _find_better_epoch(result: RunResult, epochs: range) -> Iterator[str]:
+    """Find the first of some epochs whose selecting score beats that of the best one."""
     assert result.epochs
     best = result.epochs.best
     by_epoch = _selecting_scores(result.epoch_metrics, result.primary_metric)
     if best not in by_epoch:
         return
-    for epoch, score in by_epoch.items():
-        if epoch > best and score - by_epoch[best] > TOLERANCE:
+    for epoch in epochs:
+        score = by_epoch.get(epoch)
+        if score is not None and score - by_epoch[best] > TOLERANCE:
             yield f"epoch {best} is the best, and epoch {epoch} has {score:.4f} where it has {by_epoch[best]:.4f}"
             return
 

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import ceil
 
-from hifi_cli.config.draws import present_versions
+from hifi_cli.config.draws import VERSIONS_OF_METHODS, present_versions
 from hifi_cli.config.run_config import HeadsConfig
+from hifi_cli.config.specs import method_spec
 from hifi_cli.digests import digest
+from hifi_cli.errors import HifiError
+from hifi_cli.records.check_record import find_in_earlier_epochs
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import SCHEMA, RunResult
 from hifi_cli.records.recorded_draws import draws_made, draws_without_version
@@ -21,6 +24,8 @@ from hifi_cli.text import abbreviate, counted_noun
 _CLOCKS = 1.0
 _PRESENCE = {True: "there", False: "missing"}
 _SPLITS = {"train", "selection", "reported"}
+# The implementations of methods with several stages. The epochs of all but the last are not selected.
+IN_STAGES = {"diff_pruning", "two_stage"}
 # Fields that schema 2 added: a record of schema 1 has none of them.
 _OF_SCHEMA_2 = ("task_digest", "draws", "processes")
 
@@ -50,6 +55,28 @@ def find_in_draws(result: RunResult, directory: RunDirectory) -> Iterator[str]:
     known = result.draws.keys() & present_versions().keys()
     if others := sorted(known - used):
         yield f"draws names {abbreviate(others)}, which the run does not draw by its configuration"
+
+
+def find_in_stages(result: RunResult, directory: RunDirectory) -> Iterator[str]:
+    """Find an epoch that beats the best one, where the method has no stage before the last.
+
+    Args:
+        result: the record.
+        directory: has the copies of the user's own methods.
+    """
+    config = result.run_config()
+    if config is None or not result.is_done:
+        return
+    try:
+        # Trust is harmless here: no code is executed.
+        method = directory.user_name("methods", config.method, trust=True)
+        implementation = method_spec(method).implementation
+    except HifiError:
+        # The method's YAML is not here.
+        return
+    # The stages of a method of the user's own are not known.
+    if implementation in VERSIONS_OF_METHODS and implementation not in IN_STAGES:
+        yield from find_in_earlier_epochs(result)
 
 
 def find_in_processes(result: RunResult) -> Iterator[str]:

@@ -8,9 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hifi_cli.config import registry
 from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.digests import digest
+from hifi_cli.methods.base import Method
+from hifi_cli.methods.find import implementation_of
 from hifi_cli.records.check import check
+from hifi_cli.records.check_training import IN_STAGES
 from hifi_cli.records.study import PREDICTIONS
 
 STUDY = Path(__file__).parents[2] / "results/study"
@@ -303,6 +307,39 @@ def test_a_search_without_its_selecting_scores_is_found(stored):
         "5 epochs without a score of selecting rows, and selection is holdout"
         " (epoch 1, 2, 3 and 2 more)"
     )
+
+
+def test_an_earlier_epoch_that_was_better_is_found(stored):
+    """A search that takes the epoch with the better reported score."""
+
+    def edit(records, predictions):
+        record = records[SEARCH]
+        assert record["epochs"]["best"] > 1
+        record["epoch_metrics"][0]["selection"] = 0.99
+        return predictions
+
+    (problem,) = checked(stored, edit, None).findings[SEARCH]
+    assert "is the best, and epoch 1 has 0.9900" in problem
+
+
+def test_a_method_whose_yaml_is_not_here_is_no_finding(stored):
+    def edit(records, predictions):
+        with_config(method="somebodys")(records[RUN])
+        path = RUN.replace("full-ft", "somebodys")
+        records[path] = records.pop(RUN)
+        return predictions.replace({"run": {RUN: path}})
+
+    assert checked(stored, edit, None).findings == {}
+
+
+def test_the_methods_with_several_stages_are_those_whose_class_has_them():
+    shipped = {name: implementation_of(name) for name in registry.names("methods")}
+    several = {
+        cls.__module__.rpartition(".")[2]
+        for cls in shipped.values()
+        if cls.stages is not Method.stages
+    }
+    assert several == IN_STAGES
 
 
 def test_a_selecting_score_below_its_range_is_found(stored):
