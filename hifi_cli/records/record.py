@@ -398,6 +398,16 @@ class RunResult(StoredFile):
         without_seed = {key: value for key, value in config.items() if key != "seed"}
         return {**config, **_checked_configuration(json.dumps(without_seed))}
 
+    @field_validator("provenance")
+    @classmethod
+    def _has_command_and_version(cls, provenance: dict[str, Any]) -> dict[str, Any]:
+        """Refuse a provenance without what exports name. Its other keys differ between versions."""
+        if not isinstance(provenance.get("hifi"), str):
+            raise ValueError("it lacks the version of hifi")
+        if not isinstance(provenance.get("command"), list):
+            raise ValueError("it lacks the command")
+        return provenance
+
     @model_validator(mode="after")
     def _has_scores(self) -> Self:
         if self.status == "done" and (self.scores is None or self.epochs is None):

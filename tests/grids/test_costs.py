@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from synthetic_grids import cells, write_cell
+from synthetic_runs import MEASURED
 
 from hifi_cli import environment
 from hifi_cli.grids import costs
@@ -130,7 +131,7 @@ def test_a_number_of_processes_is_recommended_on_a_gpu(hifi, cards):
     assert summary(hifi(words))["jobs"].startswith("unknown: train one run first, ")
     process = {"device": "NVIDIA Card", "device_type": "cuda", "precision": "fp32", "threads": 1}
     process |= {"processes": 1, "first_step": 1, "last_step": 2, "seconds": 1.0}
-    provenance = {"device": "NVIDIA Card", "threads": 1}
+    provenance = {**MEASURED["provenance"], "device": "NVIDIA Card"}
     write_cell(
         cell,
         Path("results"),

@@ -280,6 +280,7 @@ FOUND = {
     ),
     "a split more": (at("n_examples", "bonus", value=3), "n_examples is of bonus"),
     "no data": (at("data", value={}), "data lacks the digest of train, validation"),
+    "no provenance": (at("provenance", value={}), "provenance: it lacks the version of hifi"),
     # schema
     "an older schema": (at("schema_version", value=1), "is of schema 1, and has task_digest"),
     "no task": (at("task_digest", value=None), "task_digest is missing"),
