@@ -11,10 +11,8 @@ from typing import get_args
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from hifi_processes import environment
-from prepared_models import prepared_run, splits_of
 from project_files import copy_yaml
 from run_folders import demo_folder, run_folder
 
@@ -206,21 +204,6 @@ def test_a_diverged_run_is_told_and_enters_no_mean(tiny, hifi):
     )
     assert (results["status"], results["scores"], results["collapsed"]) == ("diverged", None, True)
     assert "1 run left out: diverged" in hifi("table").out
-
-
-def test_accumulation_gives_the_gradient_of_the_whole_batch(make, workspace):
-
-    gradients = []
-    for parts in (1, 3):
-        config = make("full-ft", f"gradient_accumulation_steps={parts}", "dropout=0.0")
-        prepared = prepared_run(config, workspace)
-        prepared.model.train()
-        prepared.accumulate_gradient(splits_of(config, workspace).train[:8])
-        gradients.append(
-            [p.grad for p in prepared.encoder.model.parameters() if p.grad is not None]
-        )
-    for at_once, in_parts in zip(*gradients, strict=True):
-        torch.testing.assert_close(at_once, in_parts, rtol=1e-4, atol=1e-6)
 
 
 def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import pytest
 from synthetic_runs import write_run
@@ -132,7 +131,6 @@ def test_check_eval_and_merge_know_a_pruned_run(hifi, finish_run, tmp_path):
     note = json.loads((run / "pruned.json").read_text())
     (run / "pruned.json").write_text(json.dumps({**note, "delta_sha256": "other"}))
     assert "pruned.json is of other weights" in hifi("results check results").out
-    shutil.rmtree(tmp_path / "elsewhere")
 
 
 def test_the_note_has_what_the_record_has(hifi, study):

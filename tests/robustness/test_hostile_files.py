@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from hifi_cli.config import registry
 from hifi_cli.digests import file_digest
+from hifi_cli.errors import UsageError
 from hifi_cli.files import read_file
 from hifi_cli.models.encoder_files import encoder_digest
 
@@ -196,10 +197,10 @@ def test_a_link_to_a_record_is_read_and_not_merged(hifi, finish_run):
     refused(hifi("results merge results --results-dir x"), "is a link")
 
 
-def test_what_was_opened_is_read(tmp_path):
+def test_a_file_that_is_larger_than_its_kind_is_not_read(tmp_path):
     (tmp_path / "a").write_bytes(b"text")
     assert read_file(tmp_path / "a", 4) == b"text"
-    with pytest.raises(Exception, match="larger than such files are"):
+    with pytest.raises(UsageError, match="larger than such files are"):
         read_file(tmp_path / "a", 3)
 
 

@@ -1,19 +1,22 @@
 """Words that are no numbers, options that do nothing, and paths of another kind are wrong usage, in one line."""
 
 import json
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from finished_runs import read_json
+from hifi_processes import environment
 from tiny_inputs import QUICK
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.records import share
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.study import Study
-from hifi_cli.runs.provenance import _git_state
+from hifi_cli.runs.provenance import describe_provenance
 
 
 def refused(answer, *said, code=2):
@@ -263,15 +266,15 @@ def test_a_message_about_data_names_the_users_file(hifi, name, content):
 
 def test_a_merge_finds_the_run_that_another_one_copied_meanwhile(finish_run, tmp_path, monkeypatch):
     finish_run()
-    copy = share._copy
+    copyfile = shutil.copyfile
 
-    def slower(files, source, target):
-        copy(files, source, target)
-        monkeypatch.setattr(share, "_copy", copy)
+    def slower(source, target):
+        monkeypatch.setattr(shutil, "copyfile", copyfile)
         share.merge(Path("results"), Path("target"))
+        copyfile(source, target)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(share, "_copy", slower)
+    monkeypatch.setattr(shutil, "copyfile", slower)
     assert [*share.merge(Path("results"), Path("target")).values()] == ["same"]
     assert len(Study(Path("target")).records) == 1
     assert not [*Path("target").rglob("*.hifi-part")]
@@ -280,16 +283,17 @@ def test_a_merge_finds_the_run_that_another_one_copied_meanwhile(finish_run, tmp
 def test_a_merge_names_another_run_that_was_copied_meanwhile(finish_run, tmp_path, monkeypatch):
     run = finish_run()
     monkeypatch.chdir(tmp_path)
-    copy = share._copy
+    copyfile = shutil.copyfile
 
-    def other_first(files, source, target):
-        copy(files, source, target)
+    def other_first(source, target):
+        monkeypatch.setattr(shutil, "copyfile", copyfile)
         place = Path("target") / run.relative_to(Path("results").resolve())
-        copy(files, source, place)
+        shutil.copytree(run, place)
         record = read_json(place / "results.json") | {"config_hash": "another"}
         (place / "results.json").write_text(json.dumps(record))
+        copyfile(source, target)
 
-    monkeypatch.setattr(share, "_copy", other_first)
+    monkeypatch.setattr(shutil, "copyfile", other_first)
     assert [*share.merge(Path("results"), Path("target")).values()] == ["conflict"]
 
 
@@ -319,19 +323,24 @@ def test_the_slower_of_two_writers_is_told_that_the_place_is_taken(
 # --- what git is asked, and what a killed process left
 
 
-def test_git_is_asked_about_this_code_alone(tmp_path, monkeypatch):
+GIT_OF_THE_RECORD = (
+    "from hifi_cli.runs.provenance import describe_provenance; print(describe_provenance()['git'])"
+)
+
+
+@pytest.mark.slow
+def test_git_is_asked_about_this_code_alone(tmp_path):
+    """As in a hook of git, which sets these variables for its own repository."""
     other = tmp_path / "other"
     subprocess.run(["git", "init", "-q", str(other)], check=True)
     identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
     commit = ["commit", "-q", "--allow-empty", "-m", "m"]
     subprocess.run(["git", "-C", str(other), *identity, *commit], check=True)
-    _git_state.cache_clear()
-    expected = _git_state()
-    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(other))
-    _git_state.cache_clear()
-    assert _git_state() == expected
-    _git_state.cache_clear()
+    in_a_hook = environment(GIT_DIR=str(other / ".git"), GIT_WORK_TREE=str(other))
+    said = subprocess.check_output(
+        [sys.executable, "-c", GIT_OF_THE_RECORD], env=in_a_hook, text=True
+    )
+    assert said.strip() == str(describe_provenance()["git"])
 
 
 def test_a_folder_that_a_killed_process_left_in_a_run_is_removed(make, tmp_path):

@@ -8,6 +8,7 @@ import yaml
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
+from hifi_cli.records.check import check
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.tasks import task_spec
@@ -34,6 +35,7 @@ def test_weights_that_the_last_step_spoils_are_a_diverged_run(
     assert (result.status, result.metrics) == ("diverged", {})
     assert result.reason.startswith("the logits are not finite at step ")
     assert RunDirectory.of(config, workspace.results_dir).read_result() == result
+    assert check(workspace.results_dir).findings == {}
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,18 @@ def test_the_same_files_are_one_encoder_in_a_directory_and_in_the_hub_s_cache(
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": str(ROOT),
     }
-    for keys in (["epochs=1", "limit=8"], ["epochs=1", "limit=8"]):
+    for _ in range(2):
         ended = subprocess.run(
-            [sys.executable, "-m", "hifi_cli", *words, "--backbone", "owner/tiny", *keys],
+            [
+                sys.executable,
+                "-m",
+                "hifi_cli",
+                *words,
+                "--backbone",
+                "owner/tiny",
+                "epochs=1",
+                "limit=8",
+            ],
             cwd=tmp_path,
             env=environment,
             capture_output=True,
@@ -206,7 +215,7 @@ def test_data_changed_behind_a_task_are_another_run_in_train_and_grid(hifi):
     assert trained.err.count("are not on this machine") == 1
 
 
-def test_the_source_s_column_names_and_row_order_of_keys_do_not_make_another_task():
+def test_where_rows_come_from_and_what_their_columns_are_called_make_no_other_task():
     spec = task_spec.load("rte")
     renamed = spec.local.model_copy(update={"columns": {"sentence1": ["premise"]}, "folder": "x"})
     moved = spec.model_copy(update={"local": renamed, "hub": None, "description": "other words"})
@@ -459,8 +468,7 @@ def edit_draws():
 def test_whatever_decides_the_numbers_is_refused_by_name_in_train_and_grid(
     hifi, own_encoder, tmp_path, edit, field
 ):
-    if not Path("encoder").is_dir():
-        shutil.copytree(own_encoder, "encoder")
+    shutil.copytree(own_encoder, "encoder")
     write_reviews(Path("reviews.csv"))
     own_task(hifi)
     Path("mine.py").write_text(OWN_CODE)

@@ -1,9 +1,7 @@
 """A run from its configuration to its record: what it reads, and how often."""
 
-from hifi_cli.config.sources import resolve
 from hifi_cli.runs import plan
 from hifi_cli.runs.run import run
-from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import task_spec
 
 
@@ -51,17 +49,3 @@ def test_plans_of_runs_with_models_of_one_size_build_the_model_once(make, worksp
     planner.plan(make("hifi-layerwise", task="stsb"))
     planner.plan(make("hifi-layerwise", "heads.k=1"))
     assert len(built) == len(methods) + 2
-
-
-def test_a_plan_without_data_counts_as_one_with_them(encoders, workspace, make, tmp_path):
-    """With the official number of rows: `split_train` is not asked, which would need the rows."""
-    for words, expected in ((["limit=30"], 30), (["selection=holdout", "holdout=0.3"], 1743)):
-        config = resolve(
-            task="rte",
-            method="full-ft",
-            backbone=str(encoders["bert"]),
-            protocol="hifi",
-            overrides=words,
-        )
-        steps = dict(plan.Planner(Workspace(tmp_path)).plan(config).lines)["steps"]
-        assert f"of {expected:,} examples" in steps

@@ -40,12 +40,6 @@ def _hear_interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def train_command(encoders, data, *more, method="hifi-layerwise"):
-    """The command of a run on a tiny encoder."""
-    line = f"train --task rte --method {method} --backbone {encoders['bert']} --data-dir {data}"
-    return [*line.split(), *more]
-
-
 def finish(process, timeout=120):
     """Wait for a process: its exit code and all it printed."""
     output, _ = process.communicate(timeout=timeout)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from prepared_models import prepare, splits_of
+from prepared_models import prepare, prepared_run, splits_of
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 from transformers import get_cosine_schedule_with_warmup
@@ -114,6 +114,20 @@ def test_a_step_has_the_weighted_loss_whatever_its_micro_batches(make, workspace
         torch.testing.assert_close(
             prepared.accumulate_gradient(examples, trainer.class_weights), by_hand.detach()
         )
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch(make, workspace):
+    gradients = []
+    for parts in (1, 3):
+        config = make("full-ft", f"gradient_accumulation_steps={parts}", "dropout=0.0")
+        prepared = prepared_run(config, workspace)
+        prepared.model.train()
+        prepared.accumulate_gradient(splits_of(config, workspace).train[:8])
+        gradients.append(
+            [p.grad for p in prepared.encoder.model.parameters() if p.grad is not None]
+        )
+    for at_once, in_parts in zip(*gradients, strict=True):
+        torch.testing.assert_close(at_once, in_parts, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
