@@ -21,7 +21,7 @@ from hifi_cli.text import counted_noun
 
 def _conditions_of_keys() -> dict[str, str]:
     """Return the columns of the keys in which compared runs must agree, with the words of messages."""
-    words = {"report": "epoch of the score"}
+    words = {"report": "reported epoch"}
     conditions = {}
     for key in keys_that_decide(RunConfig, "comparison"):
         conditions[COLUMN_OF_KEY.get(key, key)] = words.get(key, key.replace("_", " "))
@@ -53,8 +53,6 @@ _CONDITIONS_OF_A_MEAN = _of_shown_epochs(_conditions_of_keys() | AVERAGED)
 _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_hash"}
 # Conditions about random draws, which have a flag of their own (`--include draws`).
 _DRAWS = ("draws", "common_draws")
-# What the score of each choice is of, in titles and sentences.
-EPOCHS = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
 # The columns that make the cell of a table: its runs differ by seed alone.
 _CELL = ["method", "backbone", "task"]
 
@@ -137,12 +135,6 @@ class ComparableRuns:
     def usable(self) -> pd.DataFrame:
         """The rows of `frame` that count, with or without a score."""
         return self.frame[self.frame["excluded_because"] == ""]
-
-    @property
-    def shown_epochs(self) -> str:
-        """The epochs of the scores that count, in words: `best epoch`."""
-        choices = sorted(self.usable["shown_epoch"].unique())
-        return " and ".join(EPOCHS[choice] for choice in choices)
 
     @property
     def conditions(self) -> dict[str, str]:

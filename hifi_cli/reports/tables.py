@@ -23,7 +23,7 @@ from hifi_cli.paired_tests import mean_interval
 from hifi_cli.records.study import TABLE_KEYS, Study
 from hifi_cli.reports import published, table_notes
 from hifi_cli.reports.calibration import MEASURES, classes_of
-from hifi_cli.reports.comparable import EPOCHS, ComparableRuns, RowKey, note_on_epochs
+from hifi_cli.reports.comparable import ComparableRuns, RowKey, note_on_epochs
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.table import (
     Cell,
@@ -52,6 +52,7 @@ from hifi_cli.reports.table_spec import (
 from hifi_cli.tasks.metrics import heading_of, is_lower_better, within_range
 from hifi_cli.text import counted_noun, format_number
 
+EPOCHS = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
 # Columns of trained shares in percent: their headings, and the column of `Study.runs` that is
 # divided by all parameters.
 SHARES = {
