@@ -149,7 +149,8 @@ class SearchBudget(Kind):
             _warn_of_other_limits(others, task, method)
             if of_method.empty:
                 raise MissingError(
-                    f"no runs of a search for {method} on {task}; hifi grid makes them (hifi ls grids/tuning)"
+                    f"no runs of a search for {method} on {task} (protocol {config.protocol}, backbone"
+                    f" {config.backbone.name}); hifi grid makes them (hifi ls grids/tuning)"
                 )
             is_of_both = (tried_runs["task"] == task) & (tried_runs["method"] == method)
             for path in tried_runs["path"][is_of_both]:
