@@ -181,6 +181,13 @@ def test_a_task_whose_rows_have_several_labels_may_decide(hifi, metric):
     assert cells["verdict"] == "reproduced"
 
 
+def test_a_task_whose_yaml_is_not_here_may_decide(hifi):
+    write_claim("laptop", "tickets")
+    write_pairs("tickets", 2.0, labels=20 * ["praise", "other"])
+    cells, _, _ = claim_of(hifi("claims mine.yaml --format json"), "mine")
+    assert cells["verdict"] == "reproduced"
+
+
 def test_a_report_has_the_claims_about_a_protocol_of_ones_own(hifi):
     Path("own.yaml").write_text(yaml.safe_dump({"description": "d", "base": "laptop"}))
     write_claim("own.yaml", "rte")

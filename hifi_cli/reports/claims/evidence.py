@@ -11,7 +11,8 @@ import pandas as pd
 
 from hifi_cli.config import figure_spec, registry
 from hifi_cli.config.registry import label_of
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import HifiError, UsageError
+from hifi_cli.paired_tests import Floats
 from hifi_cli.records.study import Study
 from hifi_cli.reports.claims.spec import (
     Claim,
@@ -259,7 +260,7 @@ def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
     A task is at chance if the mean score of its runs exceeds that of the best constant prediction (of
     accuracy: the majority-class baseline) by less than `CHANCE_POINTS`, or by less than two standard
     errors over the examples. A task without stored predictions may decide, and so may one whose rows
-    have several labels.
+    have several labels, and one whose YAML is not here.
 
     Args:
         study: where the runs come from.
@@ -270,8 +271,10 @@ def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
     stored = study.usable_predictions(run["path"])
     if stored is None or not _can_be_constant(run["metric"], stored):
         return ""
-    judged = _score_to_judge(study, runs)
     labels = _labels_as_numbers(run["task"], stored)
+    if labels is None:
+        return ""
+    judged = _score_to_judge(study, runs)
     constant = _best_constant_score(judged.metric, labels)
     # Two standard errors, in points.
     two_errors = 200 * _standard_error(constant, len(labels))
@@ -340,14 +343,20 @@ def _mean_accuracy(study: Study, paths: Sequence[str]) -> float:
     return 100 * float(is_correct.mean())
 
 
-def _labels_as_numbers(task: str, stored: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the correct labels of stored predictions, [examples]; a class is its index."""
-    words = registry.load("tasks", task).get("labels", [])
+def _labels_as_numbers(task: str, stored: pd.DataFrame) -> Floats | None:
+    """Return the correct labels of stored predictions, [examples]; a class is its index.
+
+    None: the task's YAML, which has the order of the classes, is not here.
+    """
+    try:
+        words = registry.load("tasks", task).get("labels", [])
+    except HifiError:
+        return None
     numbers = [words.index(label) if label in words else label for label in stored["label"]]
     return np.array(numbers, dtype=np.float64)
 
 
-def _best_constant_score(metric: str, labels: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+def _best_constant_score(metric: str, labels: Floats) -> float:
     """Return the best score, a fraction of 1, of one label for every example."""
     function: Any = METRICS[metric].function
     scores = [function(labels, np.full_like(labels, label)) for label in np.unique(labels)]
