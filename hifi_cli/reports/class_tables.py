@@ -288,12 +288,15 @@ def _of_one_setting(runs: ComparableRuns, setting: str) -> Iterator[SeedsOfMetho
         notes = [OF_KEPT_EPOCH, *counts]
         if note_on_epochs(of_method):
             notes.append(CHOSEN_ON_ROWS)
+        name = label_of("methods", method)
         if len(found) < len(of_method):
             lacking = counted_noun(len(of_method) - len(found), "run")
-            name = label_of("methods", method)
             notes.append(f"left out: {lacking} of {name} without predictions")
-        if found:
-            aligned = _with_equal_rows(found)
+        aligned = _with_equal_rows(found)
+        if len(aligned) < len(found):
+            differing = counted_noun(len(found) - len(aligned), "run")
+            notes.append(f"left out: {differing} of {name} with predictions of other rows")
+        if aligned:
             yield SeedsOfMethod(task, task_name, method, setting, aligned, notes, counts)
 
 
@@ -303,6 +306,8 @@ def _with_equal_rows(predictions: dict[int, pd.DataFrame]) -> dict[int, pd.DataF
     Args:
         predictions: of each seed; the index has the rows' ids, and the columns stay.
     """
+    if not predictions:
+        return {}
     ids = next(iter(predictions.values())).index
     return {
         seed: table.loc[ids]

@@ -190,9 +190,11 @@ def test_what_is_left_out_is_said(hifi):
         write("cb", seed)
     write("cb", 1, method="lora")
     write_run("results", "full-ft", "cb", 3, 0.5)
+    write("cb", 4, order=range(ROWS - 1))
     notes = table_of(hifi, "ensemble --task cb")["notes"]
     assert "left out: LoRA on CB: an ensemble needs two seeds" in notes
     assert "left out: 1 run of Full-FT without predictions" in notes
+    assert "left out: 1 run of Full-FT with predictions of other rows" in notes
     assert "predictions of the epoch that each run keeps" in notes
     assert any("scores are too high" in note for note in notes)
     one = table_of(hifi, "per-class --task cb --method lora")["rows"][0]
