@@ -18,6 +18,7 @@ from hifi_cli.reports import costs as cost_tables
 from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.options import INCLUDED_BY_DEFAULT, ReportOptions, flags_that_count
+from hifi_cli.reports.pairs import FULL_FT
 from hifi_cli.reports.render import LatexOptions, emit
 from hifi_cli.reports.table import Table, with_notes
 from hifi_cli.reports.table_runs import runs_with, select_runs
@@ -280,10 +281,15 @@ def _score_tables(asked: _Asked, study: Study) -> list[Table]:
     """
     left_out: list[str] = []
     if asked.by:
-        # Methods that the user names stay, also where the setting means nothing to them.
+        # Methods that the user names stay, also where the setting means nothing to them. So does the
+        # one that the costs of the others are relative to.
+        unchanged = list(asked.methods)
+        if asked.kind == "costs":
+            unchanged.append(FULL_FT)
         if not asked.methods:
-            left_out = _methods_without(asked.by, study, asked.keys)
-        study = study.with_rows_by(asked.by, unchanged=asked.methods)
+            lacking = _methods_without(asked.by, study, asked.keys)
+            left_out = [method for method in lacking if method not in unchanged]
+        study = study.with_rows_by(asked.by, unchanged=unchanged)
     metrics = asked.metrics
     # A table with a name has the columns of its YAML.
     if not asked.name and not metrics:
@@ -331,20 +337,13 @@ def _specs(asked: _Asked, study: Study, metrics: list[str] | None) -> list[Table
     # A name with a typing error is not a task without runs.
     table_spec.check_names("tasks", asked.tasks, study.names("task"))
     bases = _base_specs(asked, study)
-    methods = asked.methods
-    if asked.by:
-        # The study has a method of its own for each value: those of the table's methods are its rows.
-        named = methods or bases[0].methods
-        tasks = asked.tasks or bases[0].tasks
-        runs = select_runs(study.runs, protocol=asked.keys["protocol"] or bases[0].protocol)
-        methods = _rows_of_settings(runs, named, tasks) or named
     _check_metrics(metrics or [], study)
     specs = [
         table_spec.with_changes(
             base,
             protocol=asked.keys["protocol"],
             backbone=asked.keys["backbone"],
-            methods=methods,
+            methods=_methods_of_rows(asked, study, base),
             tasks=asked.tasks,
             shots=asked.keys["shots"],
             seeds=asked.seeds,
@@ -353,10 +352,31 @@ def _specs(asked: _Asked, study: Study, metrics: list[str] | None) -> list[Table
         )
         for base in bases
     ]
-    # All tables have the rows and columns that were asked for, so that one of them is enough.
-    table_spec.check_names("methods", specs[0].methods, study.names("method"))
-    table_spec.check_names("tasks", specs[0].tasks, study.names("task"))
+    for spec in specs:
+        table_spec.check_names("methods", spec.methods, study.names("method"))
+        table_spec.check_names("tasks", spec.tasks, study.names("task"))
     return specs
+
+
+def _methods_of_rows(asked: _Asked, study: Study, base: TableSpec) -> list[str]:
+    """Return the methods that a table has a row of; none: those of its YAML, or all that were run.
+
+    Args:
+        asked: what the command line asks for.
+        study: all runs. With `asked.by` it has a method of its own for each value, and those of the
+            table's methods are its rows.
+        base: the table as its YAML has it, or one of a protocol, backbone and number of shots.
+    """
+    if not asked.by:
+        return asked.methods
+    protocol = asked.keys["protocol"] or base.protocol
+    backbone = asked.keys["backbone"] or base.backbone
+    shots = asked.keys["shots"]
+    if base.shots and not shots:
+        shots = str(base.shots)
+    runs = select_runs(study.runs, protocol=protocol, backbone=backbone, shots=shots)
+    methods = asked.methods or base.methods
+    return _rows_of_settings(runs, methods, asked.tasks or base.tasks) or methods
 
 
 def _base_specs(asked: _Asked, study: Study) -> list[TableSpec]:

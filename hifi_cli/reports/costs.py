@@ -2,7 +2,6 @@
 
 import pandas as pd
 
-from hifi_cli.config.registry import label_of
 from hifi_cli.records.study import Study
 from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.options import ReportOptions
@@ -64,7 +63,7 @@ def costs(spec: TableSpec, study: Study, options: ReportOptions) -> Table:
     headings = {column: column for column in paper.columns} | COSTS
     return Table(
         title=f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})",
-        rows=[_row(row, measured, paper) for row in row_specs],
+        rows=[_row(row, comparable, measured, paper) for row in row_specs],
         headings=headings,
         columns=[value_column(key) for key in headings],
         formats={**dict.fromkeys(COSTS, ".2f"), "stored": ".3f"},
@@ -76,14 +75,19 @@ def _runs(spec: TableSpec, study: Study) -> pd.DataFrame:
     """Return the runs of a table: rows of `Study.runs` with its columns."""
     shots = str(spec.shots or shots_of(spec.protocol))
     runs = select_runs(study.runs, protocol=spec.protocol, backbone=spec.backbone, shots=shots)
-    return runs_with(runs, seed=spec.seeds, task=spec.tasks)
+    methods = spec.methods
+    if methods:
+        # The others' costs are relative to its own.
+        methods = [*methods, FULL_FT]
+    return runs_with(runs, seed=spec.seeds, task=spec.tasks, method=methods)
 
 
-def _row(spec: RowSpec, measured: pd.DataFrame, paper: PublishedTable) -> Row:
+def _row(spec: RowSpec, runs: ComparableRuns, measured: pd.DataFrame, paper: PublishedTable) -> Row:
     """Return a method with its costs and the paper's marks.
 
     Args:
         spec: the row.
+        runs: those of all rows.
         measured: costs by method, from `relative_costs`.
         paper: the table with the marks.
     """
@@ -94,7 +98,7 @@ def _row(spec: RowSpec, measured: pd.DataFrame, paper: PublishedTable) -> Row:
     if method in measured.index:
         for key in COSTS:
             cells[key] = Cell(known(measured.at[method, key]))
-    label = spec.label or label_of("methods", method)
+    label = spec.label or runs.label_of_row(method)
     return Row(method, label, "runs", cells)
 
 

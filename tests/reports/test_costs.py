@@ -65,6 +65,26 @@ def test_epochs_count_and_limited_few_shot_and_other_tasks_runs_do_not(hifi):
         assert (ratios["full-ft"], ratios["bitfit"]) == (1.0, pytest.approx(ratio))
 
 
+def test_rows_by_a_setting_are_beside_full_ft_which_has_none(hifi):
+    write_costs("full-ft", "rte", 1, 30.0)
+    write_costs("lora", "rte", 1, 10.0)
+    heads = {"rank": "pagerank", "seed": None, "k": 1}
+    write_costs("hifi-layerwise", "rte", 1, 15.0, heads=[[0]], keys={"heads": heads})
+    table = table_of(hifi("table cost --by heads.k --format json"))
+    assert {row["label"]: row["time"] for row in table["rows"]} == {
+        "Full-FT": 1.0,
+        "HiFi (layer-wise), heads.k=1": 0.5,
+    }
+
+
+def test_notes_on_costs_name_methods_of_the_table_alone(hifi):
+    for method in ("full-ft", "bitfit", "lora", "adapter"):
+        write_costs(method, "rte" if method in ("full-ft", "bitfit") else "cola", 1, 30.0)
+    notes = table_of(hifi("table cost --methods bitfit,lora --format json"))["notes"]
+    (note,) = [note for note in notes if note.startswith("left out")]
+    assert note.endswith(": lora")
+
+
 def test_hifis_table_1_has_the_printed_marks_beside_our_costs(hifi):
     write_costs("full-ft", "rte", 1, 30.0)
     write_costs("hifi-layerwise", "rte", 1, 27.0)
