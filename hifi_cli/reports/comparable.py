@@ -269,8 +269,8 @@ def _reasons_to_exclude(runs: pd.DataFrame, included: Collection[str]) -> pd.Ser
         if flag not in included:
             reasons = reasons.mask(holds & (reasons == ""), reason)
     # No flag includes these: the records of two schemas hold different facts, so nobody can tell
-    # whether their runs agree.
-    newest = runs["schema_version"].max()
+    # whether their runs agree. An excluded run must not decide which schema counts.
+    newest = runs["schema_version"][reasons == ""].max()
     is_older = (runs["schema_version"] != newest) & (reasons == "")
     of_schema = "of schema " + runs["schema_version"].astype(str) + f", not {newest} as others"
     reasons = reasons.mask(is_older, of_schema)
