@@ -112,7 +112,7 @@ def compare(
     conditions = _conditions_in_words(run, by)
     title = f"{comparisons[0].pairs.labels[0]} minus each other {by}"
     notes = _notes(comparisons, lacking, comparable.frame, metric)
-    shown = {key: set(chosen[key]) for key in ("protocol", "backbone", "task", "method")}
+    shown = {key: set(chosen[key]) for key in ("protocol", "backbone", "task")}
     notes += note_on_variants(study, table_keys(chosen)["shots"].iloc[0], **shown)
     of_verdicts = f"{title}, in {metric or 'points'} {conditions}"
     tables = [

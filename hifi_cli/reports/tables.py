@@ -100,7 +100,7 @@ class Layout:
         metrics: of each column, by its name; None: not known, as no run has one.
         all_runs: rows of `Study.runs` of the protocol, the backbone and the shots.
         runs: those of them that the table is about, with what excludes them.
-        left_out: notes on finished runs that the table does not show.
+        left_out: notes on finished runs, and measures of them, that the table does not show.
     """
 
     spec: TableSpec
@@ -235,6 +235,7 @@ def lay_out(spec: TableSpec, study: Study, options: ReportOptions) -> Layout:
     shots = str(spec.shots or shots_of(spec.protocol))
     all_runs = of_protocol[table_keys(of_protocol)["shots"] == shots]
     left_out = _notes_on_runs_left_out(spec, study, shots)
+    left_out += _note_on_measures(spec.metrics, spec.tasks or sorted(all_runs["task"].unique()))
     spec = _with_defaults(spec, all_runs)
     rows = _rows_of_backbones(spec) if spec.backbones else spec.rows_of_methods
     runs = all_runs[all_runs["method"].isin(spec.methods) & all_runs["task"].isin(spec.tasks)]
@@ -256,26 +257,37 @@ def lay_out(spec: TableSpec, study: Study, options: ReportOptions) -> Layout:
 def _notes_on_runs_left_out(spec: TableSpec, study: Study, shots: str) -> list[str]:
     """Return notes on finished runs that a table does not show: of other shots, of other seeds, variants.
 
-    They count runs of the table's own tasks and methods alone.
+    They count runs of the table's own tasks alone, and of its own methods; but a search may be that of
+    a method which is the first stage of another one, so that variants are those of all methods.
 
     Args:
         spec: as it was asked for. Without tasks it is about all of them, and likewise without methods.
         study: all runs.
         shots: of the table.
     """
-    shown = {
-        "protocol": [spec.protocol],
-        "backbone": _backbones(spec),
-        "task": spec.tasks,
-        "method": spec.methods,
-    }
-    runs = runs_with(study.table_runs, **shown)
+    shown = {"protocol": [spec.protocol], "backbone": _backbones(spec), "task": spec.tasks}
+    runs = runs_with(study.table_runs, **shown, method=spec.methods)
     shots_of_runs = table_keys(runs)["shots"]
     other_shots = shots_of_runs[shots_of_runs != shots].value_counts()
     return [
         *table_notes.on_other_shots({str(name): int(n) for name, n in other_shots.items()}),
         *table_notes.on_other_seeds(spec.seeds, runs[shots_of_runs == shots]),
         *note_on_variants(study, shots, **shown),
+    ]
+
+
+def _note_on_measures(metrics: Sequence[str], tasks: Sequence[str]) -> list[str]:
+    """Return a note where no task has the measures of predictions that were asked for.
+
+    Tasks without classes have no column of them, and nothing would say why there is none at all.
+    """
+    measures = [heading_of(metric) for metric in metrics if metric in MEASURES]
+    if not measures or not tasks or any(classes_of(task) for task in tasks):
+        return []
+    labels = [label_of("tasks", task) for task in tasks]
+    return [
+        f"no {' and '.join(measures)} of {', '.join(labels)}: the rows have no single class, or the"
+        " task's YAML is not here"
     ]
 
 

@@ -541,8 +541,11 @@ def range_of(score: str) -> tuple[float, float]:
     Args:
         score: as of `metric_of`.
     """
-    if metric_of(score) is None or is_lower_better(score):
+    if metric_of(score) is None:
         return -math.inf, math.inf
+    # Measures of stored predictions have units of their own, and none is below 0.
+    if is_lower_better(score):
+        return 0.0, math.inf
     return 100 * lowest_score(score), 100.0
 
 

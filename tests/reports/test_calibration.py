@@ -158,6 +158,16 @@ def test_the_lowest_is_the_best_and_tasks_without_classes_have_no_column(hifi):
         line for line in lines if line.startswith(f"| {label}")
     )
     assert any("negative log-likelihood in nats" in line for line in lines)
+    said = "no NLL of STS-B: the rows have no single class"
+    assert said in hifi("table --metrics nll --tasks stsb").out
+    assert not any(said in line for line in lines)
+
+
+def test_no_interval_of_an_error_begins_below_0(hifi):
+    for seed, scale in ((1, 0.1), (2, 9)):
+        write("rte", seed, scale=scale)
+    (row,) = table_of(hifi("table --metrics ece --intervals --format json"))["rows"]
+    assert row["rte.ece_low"] == 0 < row["rte.ece"] < row["rte.ece_high"]
 
 
 def test_an_epoch_without_predictions_and_an_unknown_metric_are_said(hifi):

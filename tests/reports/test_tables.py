@@ -64,6 +64,26 @@ def test_a_table_of_what_there_is_misses_nothing(hifi):
     assert table_of(answer)["rows"][0]["cells"]["rte"]["notes"] == ["1 of 2 seeds"]
 
 
+def test_a_run_that_does_not_count_excludes_no_runs_of_an_earlier_schema(hifi):
+    for seed in (1, 2):
+        write_run("results", "bitfit", "rte", seed, 0.5, schema_version=1)
+    write_run("results", "full-ft", "rte", 1, 0.9, limited=True)
+    cells = rows_of(hifi("table --format json"))["bitfit", "runs"]["cells"]
+    assert cells["rte"]["value"] == 50.0 and not cells["rte"]["notes"]
+    write_run("results", "full-ft", "rte", 2, 0.9)
+    cells = rows_of(hifi("table --format json"))["bitfit", "runs"]["cells"]
+    assert cells["rte"]["notes"] == ["2 runs left out: of schema 1, not 2 as others"]
+
+
+def test_rows_by_a_setting_are_those_of_each_table(hifi):
+    for protocol, rate in (("hifi", 1e-4), ("laptop", 1e-3)):
+        config = {"learning_rate": rate}
+        write_run("results", "full-ft", "rte", 1, 0.5, protocol=protocol, keys=config)
+    tables = tables_of(hifi("table --by learning_rate --methods full-ft --format json"))
+    rows = [[row["method"] for row in table["rows"]] for table in tables]
+    assert rows == [["full-ft/learning_rate=0.0001"], ["full-ft/learning_rate=0.001"]]
+
+
 def test_notes_on_runs_left_out_count_the_tables_own_tasks_and_methods(hifi):
     for method, task, seed in itertools.product(("full-ft", "bitfit"), ("rte", "cola"), (1, 2)):
         write_run("results", method, task, seed, 0.5)
@@ -74,10 +94,17 @@ def test_notes_on_runs_left_out_count_the_tables_own_tasks_and_methods(hifi):
     assert notes[:3] == [
         "2 16-shot runs not in this table (--shots 16 shows them)",
         "1 run with other seeds left out (--seeds includes them)",
-        "2 runs of searches and other variants left out (hifi table search, or --by variant)",
+        "4 runs of searches and other variants left out (hifi table search, or --by variant)",
     ]
-    compared = hifi("compare bitfit full-ft --tasks rte --shots full").out
-    assert "4 runs of searches and other variants left out" in compared
+
+
+def test_variants_are_counted_on_every_backbone_that_is_shown(hifi):
+    for backbone, seed in itertools.product(("bert-large", "roberta-large"), (1, 2)):
+        write_run("results", "full-ft", "rte", seed, 0.5, backbone=backbone)
+        write_run("results", "full-ft", "rte", seed, 0.5, backbone=backbone, variant="slow")
+    for words in ("table --methods full-ft", "compare full-ft"):
+        printed = hifi(f"{words} --backbones bert-large,roberta-large").out
+        assert "4 runs of searches and other variants left out" in printed
 
 
 @pytest.mark.parametrize(
