@@ -21,7 +21,7 @@ from hifi_cli.text import counted_noun
 
 def _conditions_of_keys() -> dict[str, str]:
     """Return the columns of the keys in which compared runs must agree, with the words of messages."""
-    words = {"report": "reported epoch"}
+    words = {"report": "epoch of the score"}
     conditions = {}
     for key in keys_that_decide(RunConfig, "comparison"):
         conditions[COLUMN_OF_KEY.get(key, key)] = words.get(key, key.replace("_", " "))

@@ -293,7 +293,7 @@ def test_the_method_that_diverged_more_often_is_not_called_better(hifi):
 @pytest.mark.parametrize(
     ("changes", "differing"),
     [
-        ({"report": "last"}, "reported epoch (last and best)"),
+        ({"report": "last"}, "epoch of the score (last and best)"),
         ({"split": "test"}, "split (test and validation)"),
         ({"backbone_weights": "u"}, "encoder"),
         ({"epochs": 5, "data": {}}, "epochs (5 and 3), data"),
