@@ -21,6 +21,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.heads.ranking import ChosenHeads, rank_heads, select_top_heads
 from hifi_cli.heads.scores import score_batches
 from hifi_cli.methods.base import MethodContext
+from hifi_cli.methods.common import rows_of_heads
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models.encoder import Encoder
 
@@ -149,6 +150,8 @@ def tune_heads(
             "tune_heads: heads of this model are tuned already; merge_heads(model) comes first"
         )
     chosen = heads.heads if isinstance(heads, ChosenHeads) else heads
+    # Heads that are refused change nothing: the refusal must come before the first change.
+    rows_of_heads(encoder, chosen)
     encoder.unfuse_qkv()
     HiFi(HiFi.Settings(biases=biases), MethodContext(heads=chosen)).prepare(encoder)
     return model

@@ -289,6 +289,15 @@ def test_an_encoder_without_known_heads_says_why(family, settings, reason):
             use()
 
 
+def test_heads_that_are_refused_change_no_model():
+    """ModernBERT has one Linear for query, key and value, which tuning makes three of."""
+    model = random_encoder("modernbert")
+    names = model.state_dict().keys()
+    with pytest.raises(UsageError, match="2 layers of 4 heads"):
+        api.tune_heads(model, [[0], [9]])
+    assert model.state_dict().keys() == names
+
+
 @pytest.fixture
 def write_family(tmp_path):
     """Writes a tiny encoder of any family with a tokenizer."""
