@@ -142,6 +142,12 @@ def test_a_character_of_several_tokens_is_kept_or_left_out_whole():
     assert example.sequences[0]["input_ids"].tolist() == tokenizer("猫狗狗")["input_ids"]
 
 
+def test_a_row_with_a_truncated_question_counts_once_in_all_of_its_windows(tokenizer):
+    row = span_row("dog " * 40, "dog", question="the dog " * 9)
+    examples = tokenize(tokenizer, task_spec.load("squad"), [row], configured(20, stride=2))
+    assert len(examples) > 1 and count_truncated_rows(examples) == 1
+
+
 def span_row(context, answer, question="the dog sees", row_id="q"):
     return Row(row_id, ((question, context),), None, answers=((answer, context.index(answer)),))
 
@@ -367,6 +373,13 @@ def test_a_task_may_name_a_metric_of_evaluate(tmp_path, monkeypatch):
     rows = [example.row for example in labelled([0, 1, 1, 0])]
     computed = scores.compute(task, rows, np.array([0.0, 1, 0, 0]))
     assert computed == {"accuracy": 0.75, "halves": 0.375, "undefined": 0.0}
+    # Numbers stay numbers: 2.0 is not 2.5.
+    of_numbers = tmp_path / "numbers" / "numbers.py"
+    of_numbers.parent.mkdir()
+    of_numbers.write_text(METRIC.replace("int32", "float32"))
+    stsb = task_spec.load("stsb").model_copy(update={"evaluate": str(of_numbers)})
+    numbers = [example.row for example in labelled([1.5, 2.5])]
+    assert scores.compute(stsb, numbers, np.array([1.5, 2.0]))["halves"] == 0.25
     with pytest.raises(
         UsageError, match="primary 'thirds' is not among its scores, accuracy, halves, undefined"
     ):

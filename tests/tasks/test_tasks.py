@@ -114,6 +114,9 @@ def test_metrics_by_hand():
     )
     ranked = np.array([1.0, 2, 3, 4]), np.array([1.0, 4, 9, 100])
     assert metrics.METRICS["spearman"].function(*ranked) == pytest.approx(1)
+    # Close predictions are not constant, and those that differ by rounding are.
+    assert metrics.METRICS["pearson"].function(ranked[0], 1 + 1e-6 * ranked[0]) == pytest.approx(1)
+    assert metrics.METRICS["pearson"].function(ranked[0], 0.3 + 1e-16 * ranked[0]) == 0
 
 
 OF_LABELS = [name for name, metric in metrics.METRICS.items() if metric.needs == "labels"]
