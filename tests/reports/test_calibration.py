@@ -68,9 +68,12 @@ def test_calibration_is_scikit_learns(hifi, task, outputs):
     runs = [write(task, seed, outputs=outputs) for seed in (1, 2, 3)]
     answer = hifi("table --metrics nll,brier,ece --format json")
     cells = cells_of(answer)
-    assert list(table_of(answer)["headings"].values())[:3] == [
+    headings = table_of(answer)["headings"]
+    assert list(headings.values())[:3] == [
         f"{task.upper()} ({name})" for name in ("NLL", "Brier", "ECE")
     ]
+    # Three measures have no mean.
+    assert "average" not in headings
     by_hand = {"nll": [], "brier": [], "ece": []}
     for labels, logits in runs:
         positive = expit(logits)
@@ -131,6 +134,8 @@ def test_churn_is_the_mean_disagreement_of_pairs_of_seeds(hifi):
     assert cells["cb.churn"]["std"] is None
     alone = cells_of(answer, "bitfit")["cb.churn"]
     assert alone["value"] is None and "0 of 3 seeds: churn needs two seeds" in alone["notes"]
+    rows = table_of(hifi("table --metrics churn --intervals --format json"))["rows"]
+    assert [row["cb.churn_low"] for row in rows] == [None, None]
     refused = hifi("compare full-ft bitfit --metric churn")
     assert refused.code == 2 and "has no interval: hifi table --metrics churn" in refused.err
 

@@ -254,6 +254,8 @@ def test_scores_of_different_metrics_are_never_compared(hifi):
     for words in ([], ["--include", "unequal"]):
         answer = hifi("compare bitfit full-ft", *words)
         assert answer.code == 3 and "differ in primary metric (matthews and accuracy)" in answer.err
+        # No flag makes one number of them.
+        assert "--include" not in answer.err
 
 
 def test_collapsed_runs_are_compared_and_counted(hifi):
@@ -326,9 +328,11 @@ def test_epochs_that_the_protocol_has_for_each_method_are_compared(hifi):
     assert rows[0]["pairs"] == 5
     assert not any("differ in" in note for note in notes)
     assert "not compared" not in hifi("table hifi-2 --tasks rte").out
-    for seed in range(1, 6):
-        write_run("results", "bitfit", "rte", seed, 0.6, epochs=15)
-    assert "differ in epochs (5 and 15)" in hifi("compare hifi-layerwise bitfit").err
+    for epochs in (15, 17):
+        for seed in range(1, 6):
+            write_run("results", "bitfit", "rte", seed, 0.6, epochs=epochs)
+        answer = hifi("compare hifi-layerwise bitfit")
+        assert f"differ in epochs (5 and {epochs})" in answer.err
 
 
 def test_a_backbone_with_the_name_of_a_method_is_not_labelled_as_the_method(hifi):

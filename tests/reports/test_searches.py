@@ -26,6 +26,7 @@ def test_the_best_setting_of_each_task_and_method(hifi):
     write_run("results", "full-ft", "rte", 1, 0.65)  # the usual run, beside which rates were tried
     write_run("results", "full-ft", "rte", 2, 0.99)  # nothing was tried with its seed
     write_run("results", "bitfit", "rte", 1, 0.9, selection="holdout")  # chosen on other rows
+    write_run("results", "lora", "rte", 1, 0.99, limited=True)  # on other rows
     table = table_of(hifi("table search --format json"))
     assert table["title"] == "Settings tried (protocol hifi, backbone bert-large)"
     rows: dict[str, list] = {"full-ft": [], "bitfit": [], "lora": []}
@@ -79,11 +80,28 @@ def test_the_mean_is_over_seeds_and_a_setting_with_fewer_is_not_best(hifi, tmp_p
     assert tried["best"].tolist() == [True, False, False]
 
 
+def test_a_setting_with_a_diverged_run_has_no_mean(tmp_path):
+    write_search(tmp_path, "full-ft", "rte", [0.5, 0.9], seed=1)
+    write_search(tmp_path, "full-ft", "rte", [0.5, None], seed=2)
+    tried = tried_settings(Study(tmp_path))
+    assert tried["score"].tolist() == pytest.approx([0.5, float("nan")], nan_ok=True)
+    assert tried["best"].tolist() == [True, False]
+
+
+def test_the_score_is_of_the_reported_epoch(tmp_path):
+    for seed, (best, last) in enumerate([(0.9, 0.4), (0.8, 0.5)], start=1):
+        write_search(tmp_path, "full-ft", "rte", [best], seed, report="last", last=last)
+    assert tried_settings(Study(tmp_path))["score"].tolist() == pytest.approx([0.45])
+
+
 def test_the_score_is_of_the_split_that_chooses(tmp_path):
     curve = [{"epoch": epoch, "selection": 0.1 * epoch, "accuracy": 0.9} for epoch in (1, 2, 3)]
     write_search(tmp_path, "full-ft", "rte", [0.9], selection="holdout", curve=curve)
     (row,) = tried_settings(Study(tmp_path)).itertuples()
     assert (row.score, row.split) == (0.2, "holdout")  # epoch 2 is the best
+    write_search(tmp_path, "lora", "rte", [0.9], selection="holdout", curve=curve, report="last")
+    of_last = tried_settings(Study(tmp_path)).set_index("method").loc["lora"]
+    assert of_last["score"] == pytest.approx(0.3)
 
 
 def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):

@@ -158,6 +158,17 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
     else:
         assert cell["value"] == pytest.approx(60.0)
         assert said not in cell["notes"]
+        if word == "limited":
+            assert "1 run limited, included" in cell["notes"]
+
+
+def test_a_row_without_scores_leaves_the_others_their_average(hifi):
+    for task, score in (("rte", 0.6), ("cola", 0.5)):
+        write_run("results", "full-ft", task, 1, score)
+        write_run("results", "lora", task, 1, 0.9, limited=True, setting="limit")
+    rows = rows_of(hifi("table --format json"))
+    assert rows["full-ft", "runs"]["cells"]["average"]["value"] == pytest.approx(55)
+    assert rows["lora", "runs"]["cells"]["average"]["value"] is None
 
 
 def test_methods_without_a_run_on_the_tasks_have_no_row(users_table, hifi):
@@ -484,19 +495,30 @@ def test_an_encoder_beside_a_decoder(hifi, encoders, data, tmp_path):
 
 
 def test_intervals_take_the_place_of_deviations(hifi):
-    scores = {"full-ft": [0.61, 0.92, 0.97], "lora": [0.6, 0.62, 0.61], "bitfit": [0.5]}
+    scores = {
+        "full-ft": [0.61, 0.92, 0.97],
+        "lora": [0.6, 0.62, 0.61],
+        "adapter": [0.02, 0.05, 0.3],
+        "bitfit": [0.5],
+    }
     for method, of_method in scores.items():
         for seed, score in enumerate(of_method, start=1):
-            write_run("results", method, "rte", seed, score)
+            matthews = {"matthews": score - 1}
+            write_run("results", method, "rte", seed, score, metrics=matthews)
     table = table_of(hifi("table --intervals --format json"))
     rows = {row["method"]: row for row in table["rows"]}
-    for method in ("full-ft", "lora"):
+    for method in ("full-ft", "lora", "adapter"):
         percent = 100 * np.array(scores[method])
         low, high = stats.t.interval(0.95, 2, percent.mean(), stats.sem(percent))
-        # An accuracy ends at 100 %.
+        # An accuracy is from 0 to 100 %.
         ends = [rows[method]["rte_low"], rows[method]["rte_high"]]
-        assert ends == pytest.approx([low, min(high, 100)])
+        assert ends == pytest.approx([max(low, 0), min(high, 100)])
     assert rows["bitfit"]["rte_low"] is None
+    # The ends of a column's own metric are those of that metric: a correlation may be negative.
+    of_metric = table_of(hifi("table --intervals --metrics matthews --format json"))["rows"]
+    low, high = stats.t.interval(0.95, 2, -39, stats.sem([-40, -38, -39]))
+    cells = next(row for row in of_metric if row["method"] == "lora")
+    assert [cells["rte.matthews_low"], cells["rte.matthews_high"]] == pytest.approx([low, high])
     assert "mean [95 % t-interval for new seeds] over 1 to 3 seeds" in table["notes"]
     text = hifi("table --intervals").out
     assert "61.0 [58.5, 63.5]" in text and "±" not in text

@@ -5,14 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 from synthetic_runs import write_run, write_search
 
+from hifi_cli.errors import MissingError
 from hifi_cli.paired_tests import seeds_needed
 from hifi_cli.records.study import Study
 from hifi_cli.reports.versus import (
+    NO_SEARCH,
     Baselines,
     CanaryResult,
+    Search,
     best_rate,
+    canary_limit,
     claims_of,
     comparable_with,
     further_seeds,
@@ -66,6 +71,68 @@ def test_a_run_that_differs_is_left_out_by_what_differs(places):
     assert notes == [
         "BitFit on RTE: 2 stored runs cannot be compared: different encoder (stored and here)"
     ]
+
+
+def test_records_of_another_schema_are_not_compared(places):
+    stored, _ = places
+    write_run(stored, "full-ft", "rte", 1, 0.5)
+    baselines = baselines_in(stored)
+    planned = {**baselines.runs.iloc[0].to_dict(), "schema_version": 3}
+    rest, (note,) = comparable_with(baselines, {"rte": planned})
+    assert rest.runs.empty
+    assert note.startswith("Full-FT on RTE: 1 stored run cannot be compared: different schema of")
+
+
+def test_a_baseline_of_which_no_run_counts_is_named(places):
+    stored, _ = places
+    write_run(stored, "full-ft", "rte", 1, 0.5)
+    write_run(stored, "bitfit", "rte", 1, 0.5, limited=True, setting="limit")
+    with pytest.raises(MissingError, match="no stored run of bitfit counts"):
+        baselines_in(stored)
+    assert baselines_in(stored, methods=["full-ft"]).methods == ["full-ft"]
+
+
+def test_keys_are_shared_where_every_run_has_one_value(places):
+    """A new run takes them over, so that it computes as the baselines did."""
+    stored, _ = places
+    for method, kernels in (("full-ft", "auto"), ("bitfit", "torch")):
+        keys = {"tf32": True, "kernels": kernels, "precision": "auto"}
+        write_run(stored, method, "rte", 1, 0.5, keys=keys, precision="bf16")
+    names = ["tf32", "kernels", "precision", "padding_free"]
+    assert baselines_in(stored).shared_values(names) == {"tf32": True, "precision": "bf16"}
+
+
+def test_the_search_is_that_of_the_baseline_that_tried_most_rates(places):
+    stored, _ = places
+    search = {"keys": {"selection": "holdout", "holdout": 0.2}}
+    for method in ("full-ft", "bitfit", "lora"):
+        for task in ("rte", "cola"):
+            write_run(stored, method, task, 1, 0.5)
+    for number, rate in enumerate((1e-5, 2e-5, 3e-5)):
+        keys = {"learning_rate": rate, **search["keys"]}
+        places_of = {"variant": f"rate-{rate:g}", "selection": "holdout", "keys": keys}
+        write_run(stored, "lora", "rte", 1, 0.5, **places_of)
+        # As many on another protocol, and for a method that is no baseline.
+        write_run(stored, "bitfit", "rte", 1, 0.5, protocol="laptop", **places_of)
+        write_run(stored, "adapter", "rte", 1, 0.5, **places_of)
+        if number == 0:
+            # One rate is no search.
+            write_run(stored, "full-ft", "rte", 1, 0.5, **places_of)
+    assert baselines_in(stored, methods=["full-ft"]).search == NO_SEARCH
+    assert baselines_in(stored, methods=["bitfit", "full-ft"]).search == NO_SEARCH
+    found = baselines_in(stored, methods=["full-ft", "bitfit", "lora"]).search
+    assert found == Search("lora", 3, ["rte"], [1], "holdout", 0.2)
+
+
+def test_a_repetition_may_shift_as_seeds_of_one_task_do(places):
+    """Tasks differ in their level, which is no chance: the limit is that of equal spreads of 1 point."""
+    stored, _ = places
+    for task, level in (("rte", 0.5), ("cola", 0.8)):
+        for seed in (1, 2, 3):
+            write_run(stored, "full-ft", task, seed, level + 0.01 * seed)
+    # A difference of two runs has the variance 2, and its mean over two tasks the variance 1.
+    limit = canary_limit(baselines_in(stored), "full-ft")
+    assert limit == pytest.approx(stats.t.ppf(0.975, 4))
 
 
 def test_the_rate_with_the_best_mean_rank_wins_and_the_lower_one_of_equal_ones(places):
