@@ -142,6 +142,9 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
             name
         )  # an entry without gradient has the sign of a rounding error
     assert float((gated.gate.detach() - 5).abs().max()) > 0.02
+    trainer.stage.before_evaluation()
+    for name, evaluated in gated.split(gated.theta().detach()).items():
+        assert torch.equal(prepared.encoder.model.get_parameter(name), evaluated)  # without noise
     for name, value in zip(exempt, heads, strict=True):
         torch.testing.assert_close(
             prepared.encoder.model.get_parameter(name), value, rtol=0, atol=1e-4
@@ -154,6 +157,8 @@ def test_diff_pruning_keeps_the_largest_differences(make, workspace):
     torch.manual_seed(0)
     with torch.no_grad():
         method.search.difference.normal_()
+        method.search.gate.normal_(0, 2)
+        method.search.tensor_gate.normal_(1, 2)
     expected = method.search.split(method.search.theta().detach())
     start = method.search.split(method.search.pretrained)
     method.stages()[1].prepare_model(prepared.encoder)
@@ -164,6 +169,42 @@ def test_diff_pruning_keeps_the_largest_differences(make, workspace):
         assert torch.equal(
             model.get_parameter(name), torch.where(large, first + (expected[name] - first), first)
         )
+
+
+def test_only_matrices_without_pretrained_values_decay(make, workspace):
+    prepared, _ = prepare(make, workspace, "diff-pruning")
+    model = prepared.encoder.model
+    for stage in prepared.method.stages():
+        stage.prepare_model(prepared.encoder)
+        names = {value: name for name, value in stage.method.trainable_parameters(model).items()}
+        groups = stage.method.param_groups(model, 0.1)
+        decays = {names[p]: group["weight_decay"] for group in groups for p in group["params"]}
+        assert len(decays) == len(names) > 3
+        assert decays.pop("classifier.weight") == 0.1 and {*decays.values()} == {0.0}
+
+
+def test_the_second_stage_clips_the_gradient_of_what_it_trains(make, workspace):
+    """A large epsilon makes the first step of AdamW proportional to the clipped gradient."""
+    changed = [
+        "dropout=0.0",
+        "warmup=0",
+        "schedule=constant",
+        "weight_decay=0",
+        "max_grad_norm=0.001",
+    ]
+    changed += ["adam_epsilon=100", "learning_rate=100"]
+    prepared, config = prepare(make, workspace, "diff-pruning", *changed)
+    examples = splits_of(config, workspace).train
+    trainer = Trainer(prepared, prepared.method, Splits(examples))
+    trainer.begin_stage(0)
+    with torch.no_grad():
+        prepared.method.search.difference.normal_(0, 0.01)
+    trainer.begin_stage(1)
+    trained = prepared.method.trainable_parameters(prepared.encoder.model)
+    before = torch.cat([value.detach().flatten() for value in trained.values()])
+    trainer.train_step(examples[: config.batch_size])
+    after = torch.cat([value.detach().flatten() for value in trained.values()])
+    assert float((after - before).norm()) == pytest.approx(0.001, rel=0.01)
 
 
 def test_a_hard_concrete_gate_opens_and_closes(make, workspace):

@@ -111,6 +111,28 @@ def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, work
     assert len(made) == 1  # the MLP runs once a forward pass
 
 
+def test_prefixes_start_from_a_normal_distribution_or_are_made_by_the_mlp(make, workspace):
+    def prefixes(*words, seed=1):
+        words = ("settings.length=50", *words)
+        prepared, _ = prepare(make, workspace, "prefix-tuning", *words, seed=seed)
+        return prepared.encoder.base.hifi_prefixes
+
+    drawn = prefixes("settings.mlp=0", "settings.init_std=0.3")
+    assert float(drawn.key_values().detach().std()) == pytest.approx(0.3, rel=0.05)
+    made = prefixes("settings.mlp=8")
+    embedding, down, up = (
+        value.detach().numpy() for value in (made.embedding, made.down.weight, made.up.weight)
+    )
+    hidden = np.tanh(embedding @ down.T + made.down.bias.detach().numpy())
+    by_hand = (hidden @ up.T + made.up.bias.detach().numpy()).reshape(50, LAYERS, 2, HIDDEN)
+    computed = made.key_values().detach().numpy()
+    for layer, part in np.ndindex(LAYERS, 2):
+        np.testing.assert_allclose(computed[layer, part], by_hand[:, layer, part], atol=1e-6)
+    for words in (["settings.mlp=0"], ["settings.mlp=8"]):
+        first, again, other = (prefixes(*words, seed=seed).key_values() for seed in (1, 1, 2))
+        assert torch.equal(first, again) and not torch.equal(first, other)
+
+
 def test_prefix_attention_is_attention_over_prefix_and_tokens(make, workspace):
     prepared, config = prepare(make, workspace, "prefix-tuning", "settings.init_std=1.0")
     batch = first_batch(config, workspace)

@@ -90,6 +90,15 @@ def test_mixout_stands_in_the_place_of_dropout_and_release_brings_it_back(make, 
     assert set(dropout_rates(model).values()) == {0.1}
 
 
+@pytest.mark.parametrize("backward", ["exact", "released"])
+def test_the_gradient_is_divided_by_1_minus_p_or_as_released(make, workspace, backward):
+    prepared, _ = prepare(make, workspace, "mixout", f"settings.backward={backward}")
+    mixed = prepared.encoder.layers[0].attention.self.query
+    mixed(torch.ones(1, mixed.weight.shape[1])).sum().backward()
+    factor = 1.0 if backward == "released" else 1 / (1 - mixed.p)
+    assert mixed.weight.grad.unique().tolist() == pytest.approx([0.0, factor])
+
+
 @pytest.mark.parametrize("head", ["pooler", "mlp"])
 def test_mixout_everywhere_leaves_no_noise_but_its_own(make, workspace, head):
     """With p = 0, training's forward pass is evaluation's: nothing drops out, not even in attention or in the head."""

@@ -192,6 +192,22 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
         assert singular_values_of_adalora(make, workspace, resumed_after) == (counts, kept)
 
 
+def test_adapters_are_in_the_chosen_layers_and_modules_alone(make, workspace):
+    where = "settings.options={layers_to_transform: [1]}", "settings.targets=[ue, query]"
+    with pytest.raises(UsageError, match="unknown 'ue'"):  # no part of a name
+        prepare(make, workspace, "peft", *where)
+    prepared, _ = prepare(make, workspace, "peft", where[0], "settings.targets=[query]")
+    names = [name for name, _ in prepared.encoder.model.named_parameters() if "lora_" in name]
+    assert len(names) == 2 and all(".layer.1.attention.self.query." in name for name in names)
+
+
+def test_lora_gets_its_settings(make, workspace):
+    words = ["settings.r=3", "settings.alpha=12", "settings.dropout=0.25"]
+    prepared, _ = prepare(make, workspace, "lora", *words)
+    given = prepared.method.tuner.peft_config["default"]
+    assert (given.r, given.lora_alpha, given.lora_dropout) == (3, 12, 0.25)
+
+
 def test_adalora_gets_its_settings_and_its_penalty_is_that_of_the_paper(make, workspace):
     ranks = ["settings.initial_r=6", "settings.target_r=3", "settings.alpha=24"]
     other = ["settings.dropout=0.25", "settings.interval=2", "settings.orthogonality=0.3"]
@@ -302,13 +318,18 @@ def test_a_file_of_peft_is_a_method(hifi, data, encoders, tmp_path):
         ("peft", {"type": "ia3", "targets": ["key", "value", "ffn_output"]}),
         ("peft", {"type": "ln_tuning", "targets": ["norms"]}),
         ("hifi-lora", {"type": "lora", "targets": ["query", "key", "value"]}),
+        ("hifi-ia3", {"type": "ia3", "targets": ["query", "key", "value"]}),
     ],
-    ids=["dora", "ia3", "norms", "hifi-lora"],
+    ids=["dora", "ia3", "norms", "hifi-lora", "hifi-ia3"],
 )
 def test_every_family_has_the_targets_and_merges(family, method, settings):
     """Adapters start at the pretrained model, change it when they change, and merge into plain modules."""
     encoder = Encoder(random_encoder(family))
     encoder.unfuse_qkv()
+    with torch.no_grad():
+        for name, value in encoder.model.named_parameters():
+            if name.endswith("bias"):  # those of a random encoder are 0
+                value.normal_(0, 0.1)
     batch = {"input_ids": torch.arange(5, 19).view(2, 7)}
     before, types = (
         logits_of(encoder.model, batch),
