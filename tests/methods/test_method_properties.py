@@ -4,9 +4,29 @@ import numpy as np
 import pytest
 import torch
 from prepared_models import encoder_of, first_batch, logits_of, prepare
-from tiny_inputs import HEADS, HIDDEN, LAYERS
+from tiny_inputs import HEADS, HIDDEN, LAYERS, random_encoder
 
 from hifi_cli.errors import UsageError
+from hifi_cli.methods import find
+from hifi_cli.methods.base import MethodContext
+from hifi_cli.models.encoder import Encoder
+
+# --- HiFi
+
+
+def test_rows_that_two_chosen_heads_share_train_once():
+    encoder = Encoder(random_encoder("qwen3", num_key_value_heads=2))
+    chosen = find.implementation_of("hifi-layerwise")
+    method = chosen(chosen.Settings(), MethodContext(heads=[[0, 1], [1, 2]]))
+    method.prepare(encoder)
+    size = encoder.head_size
+    shared = [range(size), range(2 * size)]
+    expected = {"query": [range(2 * size), range(size, 3 * size)], "key": shared, "value": shared}
+    for part, rows_by_layer in expected.items():
+        for layer, rows in enumerate(rows_by_layer):
+            tuned = encoder.model.get_submodule(encoder.module_path(layer, part))
+            assert tuned.index.tolist() == [*rows]
+
 
 # --- Compacter and Adapter
 
@@ -120,6 +140,7 @@ def test_prefixes_start_from_a_normal_distribution_or_are_made_by_the_mlp(make, 
     drawn = prefixes("settings.mlp=0", "settings.init_std=0.3")
     assert float(drawn.key_values().detach().std()) == pytest.approx(0.3, rel=0.05)
     made = prefixes("settings.mlp=8")
+    assert float(made.embedding.detach().std()) == pytest.approx(1, rel=0.05)
     embedding, down, up = (
         value.detach().numpy() for value in (made.embedding, made.down.weight, made.up.weight)
     )

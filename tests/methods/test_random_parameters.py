@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from prepared_models import prepare
+import torch
+from prepared_models import prepare, splits_of
 from tiny_inputs import HIDDEN, INNER, LAYERS
 
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.random_parameters import random_masks
+from hifi_cli.training.loop import Splits, Trainer
 
 BIASES = LAYERS * (
     4 * HIDDEN + INNER + HIDDEN + 2 * HIDDEN
@@ -54,6 +56,21 @@ def test_each_weight_is_drawn_equally_often():
     assert np.abs(drawn - expected).max() < 5 * np.sqrt(
         expected * (1 - count / 40)
     )  # 5 standard deviations
+
+
+def test_the_gradient_of_the_chosen_weights_is_clipped(make, workspace):
+    """A large epsilon makes the first step of AdamW proportional to the clipped gradient."""
+    changed = ["dropout=0.0", "warmup=0", "schedule=constant", "weight_decay=0"]
+    changed += ["max_grad_norm=0.001", "adam_epsilon=100", "learning_rate=100"]
+    prepared, config = prepare(make, workspace, "random-parameters", *changed)
+    examples = splits_of(config, workspace).train
+    trainer = Trainer(prepared, prepared.method, Splits(examples))
+    trainer.begin_stage(0)
+    trained = prepared.method.trainable_parameters(prepared.encoder.model)
+    before = torch.cat([value.detach().flatten() for value in trained.values()])
+    trainer.train_step(examples[: config.batch_size])
+    after = torch.cat([value.detach().flatten() for value in trained.values()])
+    assert float((after - before).norm()) == pytest.approx(0.001, rel=0.01)
 
 
 @pytest.mark.parametrize("words", [["settings.count=1000000"]])
