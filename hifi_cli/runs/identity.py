@@ -1,9 +1,9 @@
 """The identity of a run: all that decides its numbers.
 
 A finished run is the same run only if all of it is the same: configuration, task as it is read,
-data, encoder, own code, and the versions of the random draws. Data and encoder may be on another
-machine, as for a grid whose commands are only listed: the configuration then decides, and the
-command says so.
+data, encoder, own code, and the versions of the random draws. Data, encoder and the run to start
+from may be on another machine, as for a grid whose commands are only listed: the configuration then
+decides, and the command says so.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,8 +52,23 @@ class RunIdentity:
         """Digest of weights, configuration and tokenizer, and of what the run starts from.
 
         None: not on this machine.
+
+        Raises:
+            MissingError: the run to start from is not on this machine.
         """
         return self._reader.encoder_digest_of(self._config)
+
+    @cached_property
+    def _start_is_absent(self) -> bool:
+        """Whether the run to start from is not on this machine, as where only this one was copied."""
+        start = self._config.start_from
+        if not start:
+            return False
+        try:
+            run_to_start_from(start, self._reader.results_dir).read_result()
+        except MissingError:
+            return True
+        return False
 
     def finished_run(self, directory: RunDirectory) -> RunResult | None:
         """Return the finished run of this identity in a directory; None: it is to be trained.
@@ -76,7 +91,10 @@ class RunIdentity:
             )
         if self.data_digests is None:
             self._reader.log_absent_once(f"the data of {self._config.task} are not on this machine")
-        if self.encoder_digest is None:
+        if self._start_is_absent:
+            start = self._config.start_from
+            self._reader.log_absent_once(f"the run of start_from={start} is not on this machine")
+        elif self.encoder_digest is None:
             name = self._config.backbone.name
             self._reader.log_absent_once(f"the encoder {name} is not on this machine")
         return result
@@ -144,7 +162,9 @@ class RunIdentity:
             ]
             if differing:
                 found.append(f"other data of {' and '.join(differing)} (data)")
-        if self.encoder_digest is not None and self.encoder_digest != result.backbone_weights:
+        if self._start_is_absent or self.encoder_digest is None:
+            return found
+        if self.encoder_digest != result.backbone_weights:
             found.append(
                 "another encoder, by its weights, configuration or tokenizer (backbone_weights)"
             )
@@ -221,7 +241,11 @@ class IdentityReader:
         return task_sources.load(task, data_dir=self.data_dir)
 
     def encoder_digest_of(self, config: RunConfig) -> str | None:
-        """Return the digest of a run's encoder and of what it starts from; None: not here."""
+        """Return the digest of a run's encoder and of what it starts from; None: not here.
+
+        Raises:
+            MissingError: the run to start from is not here.
+        """
         key = config.backbone.model_dump_json()
         if key not in self._encoders:
             try:

@@ -1,8 +1,13 @@
 """A run that starts from another run's weights: what it starts with, what it keeps of the chain, evaluation and export."""
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 from prepared_models import encoder_of, pretrained_of
+from run_folders import run_folder
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.records.layout import RunDirectory
@@ -113,3 +118,29 @@ def test_what_cannot_be_started_from_is_refused(make, workspace, encoders):
         match="another encoder than the backbone 'tiny-roberta' that is found now",
     ):
         runs.run(make("full-ft", f"start_from={path}", family="roberta"), workspace)
+
+
+def test_a_finished_run_whose_start_is_not_here_is_told_by_its_configuration(hifi):
+    """As where a run was copied without the one that it started from: a grid of both trains that one."""
+    first = run_folder("", protocol="chain", backbone="demo", task="demo-entailment")
+    case = {"tasks": ["demo-acceptability"], "config": {"start_from": str(first)}}
+    Path("chain.yaml").write_text(json.dumps({"description": "d", "base": "demo", "cases": [case]}))
+    words = "--protocol chain.yaml --method full-ft epochs=1 limit=16"
+    for task in ("demo-entailment", "demo-acceptability"):
+        assert hifi(f"train --task {task} {words}").code == 0
+    shutil.rmtree(Path("results") / first)
+    again = hifi(f"train --task demo-acceptability {words}")
+    assert again.code == 0 and "finished before" in again.err, again.err
+    absent = f"the run of start_from={first} is not on this machine: which of its runs are finished"
+    assert again.err.count(absent) == 1
+    grid = {"protocol": "chain.yaml", "backbone": "demo", "methods": ["full-ft"]}
+    tasks = ["demo-acceptability", "demo-entailment"]
+    Path("grid.yaml").write_text(json.dumps({**grid, "tasks": tasks}))
+    listed = hifi("grid grid.yaml --print epochs=1 limit=16")
+    (command,) = listed.out.splitlines()
+    assert "--task demo-entailment" in command and absent in listed.err
+    # Another training of the start is another start.
+    other = f"train --task demo-entailment {words} learning_rate=0.01"
+    assert hifi(other).code == 0
+    refused = hifi(f"train --task demo-acceptability {words}")
+    assert refused.code == 4 and "another encoder" in refused.err
