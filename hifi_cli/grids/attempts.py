@@ -114,7 +114,7 @@ class Attempts:
         if code == -signal.SIGKILL:
             return "killed by SIGKILL (too little memory?)"
         if code < 0:
-            return f"killed by {signal.Signals(-code).name}"
+            return f"killed by {_name_of_signal(-code)}"
         said = self.watch.printed_lines()
         # Another grid may append to the same file at the same time: its progress is no reason.
         errors = [line for line in said if line.startswith("hifi: ")]
@@ -123,3 +123,11 @@ class Attempts:
         if said:
             return said[-1]
         return f"exit code {code}"
+
+
+def _name_of_signal(number: int) -> str:
+    """Return the name of a signal; real-time signals have numbers alone."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -2,6 +2,7 @@
 
 import itertools
 import shlex
+import signal
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from itertools import product
@@ -223,6 +224,14 @@ def test_a_failed_cell_has_its_reason_and_the_rest_goes_on(tmp_path, caplog, mon
     finished = [message for message in caplog.messages if message.endswith(": accuracy 50.00")]
     labels = {cell.config.run_label for cell in state.finished}
     assert {message.partition(": ")[0] for message in finished} == labels
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGSEGV, "SIGSEGV"), (50, "signal 50")])
+def test_a_cell_that_a_signal_ends_has_its_name_or_number(tmp_path, number, name):
+    """Real-time signals have no names."""
+    state, _ = scripted_run(tmp_path, {"demo-entailment/bitfit/seed1": [-number]})
+    (reason,) = state.failed.values()
+    assert reason == f"killed by {name}"
 
 
 def test_a_retry_mends_and_what_was_told_to_stop_costs_no_attempt(tmp_path):
