@@ -165,7 +165,11 @@ def _seeds_text(seeds: Sequence[int]) -> str:
 def _on_shares(results: Sequence[RunResult], labels: "_Labels") -> Iterator[str]:
     """Yield what share of the reported rows each class has, by task, and which class F1 counts."""
     shares: dict[str, str] = {}
-    with_classes = [result for result in results if result.classes is not None]
+    with_classes = []
+    for result in results:
+        # Without rows there are no shares.
+        if result.classes is not None and any(result.classes.labels.values()):
+            with_classes.append(result)
     # The last run of a task speaks for it.
     last_of_tasks = {result.task: result for result in with_classes}
     for result in last_of_tasks.values():
@@ -177,8 +181,7 @@ def _on_shares(results: Sequence[RunResult], labels: "_Labels") -> Iterator[str]
         total = sum(rows.values())
         most_first = sorted(rows, key=lambda word: -rows[word])
         texts = []
-        # Without rows there are no shares.
-        for word in most_first if total else ():
+        for word in most_first:
             share = f"{format_number(100 * rows[word] / total, '.0f')} %"
             counted = " (F1 is of this class)" if word == positive else ""
             texts.append(f"{word} {share}{counted}")
