@@ -293,6 +293,7 @@ class _Check:
         spec = spec.with_primary(result.primary_metric)
         yield from check_predictions.find_in_task(result, spec)
         yield from check_training.find_in_batches(result, spec)
+        yield from check_training.find_in_shots(result, spec)
         if self.has_predictions:
             yield from self.find_in_predictions(path, result, spec)
 

@@ -236,6 +236,25 @@ def _find_in_few_shots(result: RunResult) -> Iterator[str]:
         count = result.n_examples[split]
         if len(ids) != count or len(set(ids)) != count:
             yield f"fewshot.{key} does not name the {count:,} rows of {split} (n_examples)"
+    if both := set(result.fewshot["train"]).intersection(result.fewshot["dev"]):
+        yield f"fewshot: {counted_noun(len(both), 'row')} of train and of dev"
+
+
+def find_in_shots(result: RunResult, spec: TaskSpec) -> Iterator[str]:
+    """Find another number of few-shot rows than the shots of each class are.
+
+    Args:
+        result: the record.
+        spec: its task.
+    """
+    if result.shots is None:
+        return
+    expected = result.shots * len(spec.classes)
+    for split in ("train", "selection"):
+        rows = result.n_examples[split]
+        if rows != expected:
+            shots = counted_noun(result.shots, "shot")
+            yield f"{rows:,} rows of {split} (n_examples), and {shots} of each class are {expected:,}"
 
 
 def find_in_start(result: RunResult) -> Iterator[str]:

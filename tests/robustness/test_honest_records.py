@@ -1,4 +1,4 @@
-"""Honest runs of methods that store unusual deltas, under every selection, have no finding."""
+"""Honest runs of methods that store unusual deltas, under every selection, have no finding; edited ones have."""
 
 import json
 from dataclasses import replace
@@ -30,6 +30,20 @@ def findings_of(hifi):
     return [problem for problem in found if not problem.endswith("and limit is not set")]
 
 
+def edit_record(workspace, edit):
+    """Edit the record of the only run."""
+    (path,) = workspace.results_dir.glob("runs/**/results.json")
+    record = json.loads(path.read_text())
+    edit(record)
+    path.write_text(json.dumps(record))
+
+
+def fewer_shots(record):
+    """A run that says to have trained on two rows less."""
+    record["n_examples"]["train"] -= 2
+    record["fewshot"]["train"] = record["fewshot"]["train"][:-2]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_methods_run_has_no_finding(make, workspace, hifi, method):
     for seed in (1, 2):
@@ -42,6 +56,32 @@ def test_a_run_of_any_selection_has_no_finding(make, workspace, hifi, name):
     for seed in (1, 2):
         runs.run(make("bitfit", *SELECTIONS[name], seed=seed), workspace)
     assert findings_of(hifi) == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda record: record["fewshot"].update(dev=record["fewshot"]["train"]), "of dev"),
+        (fewer_shots, "6 rows of train (n_examples), and 4 shots of each class are 8"),
+    ],
+)
+def test_edited_few_shot_rows_are_found(make, workspace, hifi, edit, said):
+    runs.run(make("bitfit", "shots=4"), workspace)
+    edit_record(workspace, edit)
+    assert said in "\n".join(findings_of(hifi))
+
+
+def test_an_extra_split_without_its_scores_is_found(make, workspace, task_kinds_data, hifi):
+    def remove_mismatched(record):
+        record["extra_validation"] = {}
+        for values in (record["metrics"], *record["epoch_metrics"]):
+            del values["accuracy_mismatched"]
+
+    config = make("bitfit", "epochs=1", "max_length=32", task="mnli")
+    runs.run(config, replace(workspace, data_dir=task_kinds_data))
+    edit_record(workspace, remove_mismatched)
+    said = "data has validation_mismatched, and extra_validation lacks mismatched"
+    assert said in findings_of(hifi)
 
 
 def test_a_run_that_diverged_has_no_finding(make, workspace, hifi):
