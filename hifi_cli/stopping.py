@@ -4,6 +4,7 @@ A signal raises an exception, wherever the command is (`listen`). While a run tr
 results, it is only noted (`deferred_signals`): the run stops where its state is whole.
 """
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,21 @@ def _stop(number: int, _: FrameType | None) -> Any:
         # Terminal and shell both send SIGHUP: the second one must not interrupt the end.
         signal.signal(number, signal.SIG_IGN)
     raise Terminated(number)
+
+
+def end_at_once_when_repeated() -> None:
+    """Let a further Ctrl-C or SIGTERM end the process at once, in which a signal has stopped the command.
+
+    While the interpreter ends, an exception would be printed with its traceback.
+    """
+    for number in _URGENT:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _exit)
+
+
+def _exit(number: int, _: FrameType | None) -> Any:
+    """End the process with 128 + the signal, as the handler of it."""
+    os._exit(128 + number)
 
 
 def exception_of(number: int) -> BaseException:

@@ -290,6 +290,8 @@ def main() -> None:
         left_early = isinstance(error.__context__, BrokenPipeError)
         sys.exit(0 if left_early else error.code)
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | Terminated):
+            stopping.end_at_once_when_repeated()
         code = _report(error, is_first_process=is_first_process)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -76,6 +76,24 @@ def test_a_second_urgent_signal_ends_at_once_and_others_wait(handlers):
         signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_second_signal_while_the_interpreter_ends_prints_no_traceback(number):
+    """As after two quick presses of Ctrl-C."""
+    program = (
+        "import atexit, signal; from hifi_cli.cli import app\n"
+        f"number = {int(number)}\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "app.app = lambda **_: signal.raise_signal(number)\n"
+        "atexit.register(lambda: signal.raise_signal(number))\n"
+        "app.main()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True
+    )
+    assert ended.returncode == 128 + number
+    assert ended.stderr.startswith("hifi: ") and ended.stderr.count("\n") == 1, ended.stderr
+
+
 def test_signals_that_the_users_own_program_handles_stay_its_own(handlers):
     """As submitit handles SIGUSR2."""
     told = []
