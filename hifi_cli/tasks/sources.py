@@ -74,8 +74,12 @@ def load(
     if spec.cut and "train" in data.splits:
         data = _cut(data, spec.cut)
     for split in required:
-        # It refuses data that lack the split.
-        data.rows(split)
+        if split not in data.splits:
+            there = ", ".join(data.splits) or "none"
+            raise MissingError(
+                f"{spec.label}: the data have no {split} split; the splits are {there}"
+                " (`hifi ls TASK` lists the files of each)"
+            )
     _warn_of_shared_texts(spec, data)
     _warn_of_absent_classes(spec, data)
     return data

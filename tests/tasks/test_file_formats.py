@@ -273,7 +273,9 @@ def test_xnli_is_english_and_the_test_rows_of_every_language(monkeypatch, tmp_pa
 def test_a_task_without_its_train_file_says_which(tmp_path, caplog):
     read_train_rows(tmp_path, "cb", json.dumps(CB))
     (tmp_path / "CB" / "train.jsonl").rename(tmp_path / "CB" / "val.jsonl")
-    with pytest.raises(MissingError, match="have no train split; the splits are validation"):
+    with pytest.raises(
+        MissingError, match="CB: the data have no train split; the splits are validation"
+    ):
         task_sources.load(task_spec.load("cb"), data_dir=tmp_path)
     assert "no file CB/train.jsonl; the train split is missing" in caplog.text
     assert [*task_sources.load(task_spec.load("cb"), data_dir=tmp_path, required=()).splits] == [
