@@ -17,6 +17,7 @@ from hifi_cli.reports import class_tables, paper_tables, table_spec
 from hifi_cli.reports import costs as cost_tables
 from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import tables as score_tables
+from hifi_cli.reports.comparable import HELD_OUT, is_of_held_out_rows
 from hifi_cli.reports.options import INCLUDED_BY_DEFAULT, ReportOptions, flags_that_count
 from hifi_cli.reports.pairs import FULL_FT
 from hifi_cli.reports.render import LatexOptions, emit
@@ -27,8 +28,6 @@ from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.metrics import METRICS
 from hifi_cli.text import abbreviate
 
-# The ending of a metric's name that is of the rows which a user's own data hold out.
-HELD_OUT = "_held_out"
 # Which kinds of tables read an option, of the options that not all of them read.
 _READ_BY = {
     "--by": ("scores", "costs"),
@@ -408,7 +407,7 @@ def _notes_on_rows(
     if left_out:
         names = abbreviate(left_out)
         notes.append(f"left out, because they have no {by}: {names} (--methods shows them)")
-    if any(metric.endswith(HELD_OUT) for metric in metrics or ()):
+    if any(is_of_held_out_rows(metric) for metric in metrics or ()):
         notes.append("held_out: other rows, on which no epoch and no setting was chosen")
     return notes
 

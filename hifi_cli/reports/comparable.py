@@ -53,6 +53,8 @@ _CONDITIONS_OF_A_MEAN = _of_shown_epochs(_conditions_of_keys() | AVERAGED)
 _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_hash"}
 # Conditions about random draws, which have a flag of their own (`--include draws`).
 _DRAWS = ("draws", "common_draws")
+# The ending of a metric's name that is of the rows which a user's own data hold out.
+HELD_OUT = "_held_out"
 # The columns that make the cell of a table: its runs differ by seed alone.
 _CELL = ["method", "backbone", "task"]
 
@@ -199,13 +201,24 @@ def _facts(run: Any) -> list[str]:
     return facts
 
 
+def is_of_held_out_rows(metric: str | None) -> bool:
+    """Return whether a metric is of the rows that a user's own data hold out, which choose no epoch.
+
+    Args:
+        metric: its name; None: the primary one.
+    """
+    return metric is not None and metric.endswith(HELD_OUT)
+
+
 def note_on_epochs(runs: pd.DataFrame) -> list[str]:
     """Return a note that scores are too high, where an epoch was chosen on the split that they are of.
 
     Args:
         runs: rows of `ComparableRuns.frame`.
     """
-    rules = map(EpochRule, runs["shown_epoch"], runs["selection"])
+    # Of one epoch nothing is chosen.
+    several = runs[runs["epoch_last"] > 1]
+    rules = map(EpochRule, several["shown_epoch"], several["selection"])
     if any(rule.is_chosen_on_reported_rows for rule in rules):
         return [CHOSEN_ON_REPORTED]
     return []

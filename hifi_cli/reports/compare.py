@@ -20,7 +20,7 @@ from hifi_cli.paired_tests import (
 )
 from hifi_cli.records.study import Study
 from hifi_cli.reports.calibration import CHURN, MEASURES
-from hifi_cli.reports.comparable import ComparableRuns, RowKey, note_on_epochs
+from hifi_cli.reports.comparable import ComparableRuns, RowKey, is_of_held_out_rows, note_on_epochs
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.pairs import Pairs, pair
 from hifi_cli.reports.row_differences import row_table
@@ -315,7 +315,8 @@ def _notes(
     for comparison in comparisons:
         if comparison.why:
             notes.append(f"{comparison.pairs.labels[1]}: {comparison.why}")
-    notes += note_on_epochs(runs)
+    if not is_of_held_out_rows(metric):
+        notes += note_on_epochs(runs)
     notes.append(NUMBERS)
     notes += lacking
     for comparison in comparisons:

@@ -23,7 +23,12 @@ from hifi_cli.paired_tests import mean_interval
 from hifi_cli.records.study import TABLE_KEYS, Study
 from hifi_cli.reports import published, table_notes
 from hifi_cli.reports.calibration import MEASURES, classes_of
-from hifi_cli.reports.comparable import ComparableRuns, RowKey, note_on_epochs
+from hifi_cli.reports.comparable import (
+    ComparableRuns,
+    RowKey,
+    is_of_held_out_rows,
+    note_on_epochs,
+)
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.table import (
     Cell,
@@ -661,7 +666,8 @@ def _notes(
     notes += table_notes.on_protocol(spec.protocol, scores)
     notes += table_notes.on_truncation(scores)
     notes += table_notes.on_seeds(scores, show_intervals=options.show_intervals)
-    notes += note_on_epochs(scores)
+    on_chosen_rows = [key for key, name in layout.metrics.items() if not is_of_held_out_rows(name)]
+    notes += note_on_epochs(scores[scores["column"].isin(on_chosen_rows)])
     # A table of chosen metrics stands beside the table of scores, which already names the signs
     # that a score should not be believed.
     if not spec.metrics:

@@ -377,6 +377,7 @@ def test_another_reported_epoch_does_not_matter_where_one_is_asked_for(hifi):
             True,
         ),  # the highest on the reported split, whatever chose the epoch
         ({"selection": "holdout"}, ["--score", "max"], True),
+        ({"epochs": 1}, [], False),  # nothing was chosen
     ],
 )
 def test_scores_are_called_too_high_where_the_reported_split_chose_the_epoch(

@@ -335,5 +335,8 @@ def test_held_out_rows_are_scored_and_nothing_is_chosen_on_them(hifi, tmp_path):
         100 * held_out["metrics"]["accuracy_held_out"]
     )
     assert "held_out: other rows, on which no epoch and no setting was chosen" in shown["notes"]
+    assert any("chosen on the same rows" in note for note in shown["notes"])
+    alone = json.loads(hifi("table --metrics accuracy_held_out --format json").out)
+    assert not any("chosen on the same rows" in note for note in alone["notes"])
     assert "held_out" not in hifi("table --results-dir without").out
     assert hifi("train", *data.split(), *how, "held_out=none.csv").code == 3
