@@ -27,6 +27,7 @@ from hifi_cli.reports.table import (
     own_interval_columns,
     std_column,
     value_column,
+    with_notes,
 )
 from hifi_cli.reports.table_runs import runs_with, select_runs, setting_in_words, table_keys
 from hifi_cli.tasks import task_spec
@@ -114,7 +115,8 @@ def per_class(study: Study, run_filter: RunFilter, options: ReportOptions) -> li
         MissingError: no run has predictions of classes.
     """
     tables: list[Table] = []
-    for seeds in _with_classes(study, run_filter, options, several_per_row=True):
+    shown, reasons = _with_classes(study, run_filter, options, several_per_row=True)
+    for seeds in shown:
         classes = seeds.task.labels
         # [seeds, classes, 3]: precision, recall and F1.
         scores = np.stack(
@@ -141,7 +143,7 @@ def per_class(study: Study, run_filter: RunFilter, options: ReportOptions) -> li
             f"Scores of classes: {seeds.title}", "Class", rows, headings, seeds
         )
         tables.append(table)
-    return tables
+    return _with_left_out(tables, reasons)
 
 
 def confusion(study: Study, run_filter: RunFilter, options: ReportOptions) -> list[Table]:
@@ -156,7 +158,8 @@ def confusion(study: Study, run_filter: RunFilter, options: ReportOptions) -> li
         MissingError: no run has predictions of rows with one class each.
     """
     tables: list[Table] = []
-    for seeds in _with_classes(study, run_filter, options, several_per_row=False):
+    shown, reasons = _with_classes(study, run_filter, options, several_per_row=False)
+    for seeds in shown:
         classes = seeds.task.classes
         counts: list[Floats] = []
         for table in seeds.predictions.values():
@@ -178,7 +181,7 @@ def confusion(study: Study, run_filter: RunFilter, options: ReportOptions) -> li
         title = f"Rows by label (down) and prediction (across): {seeds.title}"
         table = _table_of_classes(title, "Label", rows, headings, seeds)
         tables.append(table)
-    return tables
+    return _with_left_out(tables, reasons)
 
 
 def ensemble(study: Study, run_filter: RunFilter, options: ReportOptions) -> list[Table]:
@@ -208,7 +211,6 @@ def ensemble(study: Study, run_filter: RunFilter, options: ReportOptions) -> lis
             row = _ensemble_of(seeds)
         except NeedsMore as why:
             reasons.append(f"{name}: {why}")
-            of_task.notes.append(f"left out: {name}: {why}")
             continue
         of_task.rows.append(row)
         for note in seeds.notes:
@@ -224,7 +226,7 @@ def ensemble(study: Study, run_filter: RunFilter, options: ReportOptions) -> lis
     ]
     if not tables:
         raise _nothing(study, reasons)
-    return tables
+    return _with_left_out(tables, reasons)
 
 
 TABLES: dict[str, Callable[..., list[Table]]] = {
@@ -318,8 +320,8 @@ def _with_equal_rows(predictions: dict[int, pd.DataFrame]) -> dict[int, pd.DataF
 
 def _with_classes(
     study: Study, run_filter: RunFilter, options: ReportOptions, *, several_per_row: bool
-) -> Iterator[SeedsOfMethod]:
-    """Yield the usable predictions of each task whose rows have classes, and method.
+) -> tuple[list[SeedsOfMethod], list[str]]:
+    """Return the usable predictions of each task whose rows have classes, and method; and why others lack.
 
     Args:
         study: the runs.
@@ -330,18 +332,28 @@ def _with_classes(
     Raises:
         MissingError: there are none.
     """
+    shown: list[SeedsOfMethod] = []
     reasons: list[str] = []
-    is_empty = True
     for seeds in _seeds_of_methods(study, run_filter, options):
         if isinstance(seeds, LeftOut):
             reasons.append(seeds.reason)
         elif seeds.task.classes or (several_per_row and seeds.task.rules.has_any_number_of_labels):
-            is_empty = False
-            yield seeds
+            shown.append(seeds)
         else:
             reasons.append(f"{label_of('tasks', seeds.task_name)}: its rows have no single class")
-    if is_empty:
+    if not shown:
         raise _nothing(study, reasons)
+    return shown, reasons
+
+
+def _with_left_out(tables: Sequence[Table], reasons: Sequence[str]) -> list[Table]:
+    """Return tables with a note on each task or method that has none.
+
+    Args:
+        tables: at least one.
+        reasons: each names what has no table and says why; several may be equal.
+    """
+    return with_notes(tables, [f"left out: {reason}" for reason in dict.fromkeys(reasons)])
 
 
 def _nothing(study: Study, reasons: Sequence[str]) -> MissingError:
@@ -390,6 +402,9 @@ def _table_of_classes(
     for key in headings:
         columns += [value_column(key), *own_interval_columns(key)]
     texts = {f"{key}_text": heading for key, heading in headings.items()}
+    notes = [*seeds.notes]
+    if len(seeds.predictions) > 1:
+        notes.append(INTERVALS)
     return Table(
         title,
         rows,
@@ -397,7 +412,7 @@ def _table_of_classes(
         [*columns, value_column("rows", is_count=True)],
         index_title,
         formats={"rows": ",.0f"},
-        notes=[*seeds.notes, INTERVALS],
+        notes=notes,
     )
 
 

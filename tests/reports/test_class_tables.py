@@ -185,6 +185,19 @@ def test_several_labels_of_a_row(hifi):
     assert refused.code == 3 and "its rows have no single class" in refused.err
 
 
+def test_a_task_without_a_table_is_named_below_those_that_have_one(hifi):
+    for seed in (1, 2):
+        write("cb", seed)
+    numbers = np.arange(ROWS) / 10
+    folder = write_run("results", "lora", "stsb", 1, 0.5)
+    write_predictions(folder, numbers, numbers, numbers[:, None])
+    for name, why in (
+        ("confusion", "STS-B: its rows have no single class"),
+        ("ensemble", "LoRA on STS-B: an ensemble needs two seeds"),
+    ):
+        assert f"left out: {why}" in table_of(hifi, name)["notes"]
+
+
 def test_what_is_left_out_is_said(hifi):
     for seed in (1, 2):
         write("cb", seed)
@@ -197,8 +210,9 @@ def test_what_is_left_out_is_said(hifi):
     assert "left out: 1 run of Full-FT with predictions of other rows" in notes
     assert "predictions of the epoch that each run keeps" in notes
     assert any("scores are too high" in note for note in notes)
-    one = table_of(hifi, "per-class --task cb --method lora")["rows"][0]
-    assert one["precision_low"] is None
+    one = table_of(hifi, "per-class --task cb --method lora")
+    assert one["rows"][0]["precision_low"] is None
+    assert not any("t-interval" in note for note in one["notes"])
     assert "[" in hifi("table per-class --task cb --method full-ft").out
 
 
