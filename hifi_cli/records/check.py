@@ -42,7 +42,7 @@ _UNREADABLE = (
     ArithmeticError,
 )
 # Fields of the record that decide the numbers of all runs of one protocol, encoder and task.
-# Runs that differ in it may each be what they say, and are in no mean together.
+# Runs that differ in one may each be what they say, and are in no mean together.
 _INPUTS = ("data", "backbone_weights", "task_digest")
 # Runs whose configurations differ in the seed alone share these fields besides.
 _INPUTS_OF_SETTING = ("draws", "method_code", "heads_sha256")
@@ -465,12 +465,12 @@ class _Check:
             for key in _INPUTS_OF_SETTING:
                 setting = (key, *place, result.setting_hash)
                 beside[setting][path] = _text_of_input(result, key)
-        for group, values in beside.items():
+        for (what, *_), values in beside.items():
             usual, _ = Counter(values.values()).most_common(1)[0]
             first = next(path for path in values if values[path] == usual)
             for path, value in values.items():
                 if value != usual:
-                    self.differing[path].append(f"has other {group[0]} than {first}")
+                    self.differing[path].append(f"has other {what} than {first}")
 
     def compare_starts(self) -> None:
         """Note the runs that started from other weights than those that the run of that name has now."""

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,26 @@ OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace 
 CANARY = "canary"
 # A run keeps copies of the user's own files in this folder of its directory.
 USER_FILES = "own"
+
+
+@dataclass(frozen=True)
+class _UserFile:
+    """A file of the user's own that a configuration names.
+
+    Attributes:
+        kind: `tasks`, `methods` or `rankings`.
+        source: the file; None: the name means a shipped one, or the run's copy alone.
+        copy: where the run keeps it.
+    """
+
+    kind: str
+    source: Path | None
+    copy: Path
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the copy has the text of the file; both may be missing."""
+        return _text_of(self.source) == _text_of(self.copy)
 
 
 class RunDirectory:
@@ -133,13 +154,14 @@ class RunDirectory:
                 )
         stored = self.read_config()
         # Two files of the user's own may have one name: the run has copies of those that it used.
-        for kind, file, copy in self._user_files(config):
+        for file in self._user_files(config):
             # The digests of a task and of its rows, which are compared later, tell more than its text.
-            if kind != "tasks" and _text_of(file) != _text_of(copy):
-                inside = copy.relative_to(self.path)
+            if file.kind != "tasks" and not file.is_copied:
+                kind = file.kind.removesuffix("s")
+                inside = file.copy.relative_to(self.path)
                 raise ConflictError(
-                    f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}"
-                    f" ({inside} differs from {file}); {OTHER_PLACE}"
+                    f"{self.path} holds a run by another {kind} {file.copy.name}"
+                    f" ({inside} differs from {file.source}); {OTHER_PLACE}"
                 )
         if stored.config_hash != config.config_hash:
             differing = abbreviate(_differences(stored, config))
@@ -162,12 +184,12 @@ class RunDirectory:
     def write_settings(self, config: RunConfig) -> None:
         """Write config.yaml, and copies of the user's own YAMLs and methods, and of no others."""
         copies = []
-        for _, file, copy in self._user_files(config):
-            if file:
+        for file in self._user_files(config):
+            if file.source:
                 # Byte by byte: the record has the digest of the code.
-                with atomic_path(copy) as temporary:
-                    shutil.copyfile(file, temporary)
-                copies.append(copy)
+                with atomic_path(file.copy) as temporary:
+                    shutil.copyfile(file.source, temporary)
+                copies.append(file.copy)
         for path in self.user_files.glob("**/*"):
             if path.is_file() and path not in copies:
                 path.unlink()
@@ -285,26 +307,23 @@ class RunDirectory:
         file_name = name if name.endswith(".py") else f"{name}.yaml"
         return self.user_files / kind / file_name
 
-    def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
-        """Yield what a configuration names, code too: kind, the user's own file if any, its copy here."""
+    def _user_files(self, config: RunConfig) -> Iterator[_UserFile]:
+        """Yield the files that a configuration names, with the code that a method's YAML names."""
         named: list[tuple[str, str]] = [("tasks", config.task)]
         for stage_config in config.stage_configs:
             named.append(("methods", stage_config.method))
         named.append(("rankings", config.heads.rank))
         for kind, name in named:
-            file = registry.own_file(name)
+            source = registry.own_file(name)
             copy = self._copy_of(kind, name)
-            yield kind, file, copy
-            source = file or copy
-            if kind != "methods" or not source.is_file():
+            yield _UserFile(kind, source, copy)
+            yaml = source or copy
+            if kind != "methods" or not yaml.is_file():
                 continue
-            code = code_file(source)
-            if not code:
-                continue
-            own_code = None
-            if file:
-                own_code = file.parent / code
-            yield kind, own_code, copy.parent / code
+            code = code_file(yaml)
+            if code:
+                source_of_code = source.parent / code if source else None
+                yield _UserFile(kind, source_of_code, copy.parent / code)
 
     def read_result(self) -> RunResult:
         """Return the result of a finished run.

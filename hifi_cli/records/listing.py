@@ -92,7 +92,7 @@ def read_results(
 
 
 def _listed(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
-    """A row of `Study.runs` as a listed run without its settings, scores in percent."""
+    """Return a row of `Study.runs` as a listed run without its settings, scores in percent."""
     is_done = run["status"] == "done"
     listed = {key: value for key, value in run.items() if key in _COLUMNS}
     for name in SCORES:
@@ -117,7 +117,7 @@ def _listed(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
 
 
 def _settings_and_metrics(run: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a row of `Study.runs` by their keys, and its metrics in percent."""
+    """Return the settings of a row of `Study.runs` by their keys, and its metrics in percent."""
     listed = flatten({key: value for key, value in run["config"].items() if key != "backbone"})
     for name, value in run["metrics"].items():
         listed[f"metrics.{name}"] = 100 * value
@@ -125,7 +125,7 @@ def _settings_and_metrics(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unfinished(study: Study) -> list[dict[str, Any]]:
-    """The runs that have begun and have no result."""
+    """Return the runs that have begun and have no result."""
     rows = []
     for run in begun_runs(study.directory):
         names = names_in(run.path.relative_to(study.directory))
@@ -165,7 +165,7 @@ def _planned_epochs(run: RunDirectory) -> float | None:
 
 
 def _damaged(study: Study) -> list[dict[str, Any]]:
-    """The runs whose records cannot be used, with the reason as their detail."""
+    """Return the runs whose records cannot be used, with the reason as their detail."""
     rows = []
     for path, reason in study.damaged.items():
         place = str(study.directory / path)
@@ -176,7 +176,7 @@ def _damaged(study: Study) -> list[dict[str, Any]]:
 
 
 def _without_record(names: Mapping[str, str], state: str, place: str) -> dict[str, Any]:
-    """A run of which only its place is known.
+    """Return a run of which only its place is known.
 
     Args:
         names: that its folders have, by column.

@@ -320,7 +320,7 @@ class Study:
         return frame.astype(types)
 
     def _row(self, path: str) -> dict[str, Any]:
-        """A run as a row of `runs`."""
+        """Return a run as a row of `runs`."""
         result = self.results[path]
         row = {column: getattr(result, column) for column in _SAME_NAMES}
         for column, place in _PLACES.items():
