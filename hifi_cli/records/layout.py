@@ -158,16 +158,24 @@ class RunDirectory:
             # The digests of a task and of its rows, which are compared later, tell more than its text.
             if file.kind != "tasks" and not file.is_copied:
                 kind = file.kind.removesuffix("s")
-                inside = file.copy.relative_to(self.path)
                 raise ConflictError(
                     f"{self.path} holds a run by another {kind} {file.copy.name}"
-                    f" ({inside} differs from {file.source}); {OTHER_PLACE}"
+                    f" ({self._difference(file)}); {OTHER_PLACE}"
                 )
         if stored.config_hash != config.config_hash:
             differing = abbreviate(_differences(stored, config))
             raise ConflictError(
                 f"{self.path} holds a run of another configuration ({differing}); {OTHER_PLACE}"
             )
+
+    def _difference(self, file: _UserFile) -> str:
+        """Return in words how a user's file and the run's copy differ, of which one may be missing."""
+        inside = file.copy.relative_to(self.path)
+        if file.source is None:
+            return f"{inside} is a file of your own, and this command names none"
+        if not file.copy.is_file():
+            return f"it was made without {file.source}"
+        return f"{inside} differs from {file.source}"
 
     def begin(self, config: RunConfig, *, anew: bool) -> None:
         """Prepare the directory for a run that begins or goes on, and write its settings.

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from finished_runs import flip_bit
+from project_files import copy_yaml
 from synthetic_runs import write_run
 
 from hifi_cli.config.sources import resolve
@@ -217,6 +218,28 @@ def test_a_setting_that_only_one_of_two_runs_names_is_a_difference(
     with pytest.raises(ConflictError, match="another configuration") as refused:
         directory.check_is_of(config(now))
     assert f"({difference})" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "difference"),
+    [
+        ("bitfit.yaml", "bitfit", "own/methods/bitfit.yaml is a file of your own, and this"),
+        ("bitfit", "bitfit.yaml", "it was made without bitfit.yaml"),
+        ("bitfit.yaml", "other/bitfit.yaml", "differs from other/bitfit.yaml"),
+    ],
+)
+def test_a_method_of_the_users_own_with_a_shipped_name_is_another_one(
+    hifi, before, now, difference
+):
+    copy_yaml(hifi, "methods/bitfit", "bitfit.yaml")
+    Path("other").mkdir()
+    Path("other/bitfit.yaml").write_text(f"{Path('bitfit.yaml').read_text()}# another\n")
+    configs = [resolve(method=method, protocol="demo") for method in (before, now)]
+    directory = RunDirectory.of(configs[0], Path("results"))
+    directory.write_settings(configs[0])
+    with pytest.raises(ConflictError, match=r"a run by another method bitfit\.yaml") as refused:
+        directory.check_is_of(configs[1])
+    assert difference in str(refused.value)
 
 
 @pytest.mark.parametrize(
