@@ -344,12 +344,17 @@ def _read_hub(source: str, options: DataOptions) -> _Data:
 
     Raises:
         MissingError: neither the hub nor the local cache has it.
-        UsageError: it has no split `train`.
+        UsageError: it has no split `train`, or none that the user names for `test`.
     """
     repository, _, config = source.removeprefix(HUB).partition(":")
     tables, _ = load_tables(repository, None, config or None)
-    if "train" not in tables:
-        raise UsageError(f"{source} has no split 'train'; the splits are {', '.join(tables)}")
+    needed = ["train"]
+    # Unless the user names its test split, a dataset without one is read without it.
+    if options.test:
+        needed.append(options.test)
+    for name in needed:
+        if name not in tables:
+            raise UsageError(f"{source} has no split '{name}'; the splits are {', '.join(tables)}")
     validation = options.validation
     if not validation:
         validation = next((name for name in VALIDATION_NAMES if name in tables), None)
@@ -357,7 +362,6 @@ def _read_hub(source: str, options: DataOptions) -> _Data:
     # `validation` may also be a fraction of the rows.
     if isinstance(validation, str):
         splits["validation"] = validation
-    # A dataset without a split `test` is read without it.
     splits["test"] = options.test or "test"
     if options.held_out:
         splits[HELD_OUT] = options.held_out

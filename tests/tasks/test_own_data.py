@@ -281,6 +281,8 @@ def test_a_hub_dataset(tmp_path):
     assert Counter(row.label for row in data.rows("validation")) == {0: 2, 1: 2}
     with pytest.raises(UsageError, match=r"has no split 'dev'; the splits are train, test"):
         load(source, "validation=dev")
+    with pytest.raises(UsageError, match=r"has no split 'tset'; the splits are train, test"):
+        spec_of(source, "test=tset")
 
 
 def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
