@@ -401,7 +401,7 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
 
     The shuffled rows are sorted by label; every (1 / fraction)th is cut off. Each label's number of
     rows, or each range of numbers, thereby has the same fraction within one row. A row with the
-    same texts as an earlier one is on the side of that one.
+    same texts as an earlier one, or of the same group, is on the side of that one.
 
     Raises:
         UsageError: there are too few rows.
@@ -432,16 +432,18 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
 
 def _split_rows(train: Sequence[Row], cut: Cut) -> tuple[list[Row], list[Row]]:
     """Return the rows that are kept, and those that are cut off; see `_cut`."""
-    # The first row with the same texts as each row.
-    first_with: dict[tuple[tuple[str, ...], ...], int] = {}
-    for index, row in enumerate(train):
-        first_with.setdefault(row.sequences, index)
-    # Rows with the same texts stay on one side: a model would know them.
-    distinct = []
-    for index in _shuffled(train, cut.seed):
-        if first_with[train[index].sequences] == index:
-            distinct.append(index)
-    by_label = sorted(distinct, key=lambda index: train[index].label)  # type: ignore[arg-type, return-value]
+    # Rows of a group, and rows with the same texts, stay on one side: metrics are about whole groups,
+    # and a model would know the texts.
+    units = [row.group or row.sequences for row in train]
+    # The first row of each unit.
+    first_with: dict[Any, int] = {}
+    for index, unit in enumerate(units):
+        first_with.setdefault(unit, index)
+    distinct = [index for index in _shuffled(train, cut.seed) if first_with[units[index]] == index]
+    by_label = distinct
+    # Rows with answers have no label, and stay in the shuffled order.
+    if train[0].label is not None:
+        by_label = sorted(distinct, key=lambda index: train[index].label)  # type: ignore[arg-type, return-value]
     cut_off = set()
     for at, index in enumerate(by_label):
         # The row at which the running total of the fraction reaches the next whole number.
@@ -449,8 +451,8 @@ def _split_rows(train: Sequence[Row], cut: Cut) -> tuple[list[Row], list[Row]]:
             cut_off.add(index)
     kept = []
     validation = []
-    for row in train:
-        if first_with[row.sequences] in cut_off:
+    for row, unit in zip(train, units, strict=True):
+        if first_with[unit] in cut_off:
             validation.append(row)
         else:
             kept.append(row)

@@ -280,6 +280,17 @@ def test_a_holdout_never_splits_a_question(make, superglue, task):
     )
 
 
+@pytest.mark.parametrize("task", ["multirc", "record"])
+def test_a_cut_never_splits_a_question(superglue, task):
+    spec = task_spec.load(task).model_copy(update={"cut": task_spec.Cut(validation=0.25)})
+    data = task_sources.load(spec, data_dir=superglue)
+    train, validation = (
+        [row.group for row in data.rows(split)] for split in ("train", "validation")
+    )
+    assert len(train) + len(validation) == 48
+    assert set(train).isdisjoint(validation) and len(set(validation)) == 6
+
+
 @pytest.mark.parametrize(
     "words", [["selection=holdout", "holdout=0.3"], ["limit=25"], ["limit=25", "selection=holdout"]]
 )

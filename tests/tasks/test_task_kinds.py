@@ -12,6 +12,7 @@ from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate
 from hifi_cli.runs.workspace import Workspace
+from hifi_cli.tasks import sources, task_spec
 
 CASES = {  # settings, and a score that is far above chance
     "copa": ([], 0.8),
@@ -118,3 +119,11 @@ def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, task_kinds_data, t
     assert len(train) == 15 and len(held) == 5 and not train & held
     assert len(splits.train) > len(train)
     assert {example.row.id for example in splits.reported} == {f"q{at}" for at in range(20)}
+
+
+def test_a_validation_split_is_cut_off_rows_without_labels(task_kinds_data):
+    """Answers are no labels, so that there is nothing to stratify by."""
+    squad = task_spec.load("squad").model_copy(update={"cut": task_spec.Cut(validation=0.25)})
+    data = sources.load(squad, data_dir=task_kinds_data)
+    assert len(data.rows("validation")) == ROWS / 4
+    assert len(data.rows("train")) == ROWS - ROWS / 4
