@@ -112,6 +112,9 @@ def test_verdicts_of_runs(own):
 def test_a_claim_may_be_asked_about_some_of_its_tasks(own, hifi):
     write_pairs(2.0)
     assert claim_of(own("--tasks", "rte", "--format", "json"))[0]["runs"] == 8
+    # MRPC is in the paper's table, but not among the tasks of the claim.
+    cells, note, _ = claim_of(own("--tasks", "mrpc", "--format", "json"))
+    assert cells["verdict"] == "not run" and "no task asked about is among rte, cola" in note
     words = ("grid", "mine.yaml", "--tasks", "rte", "--seeds", "1-9", "--print")
     assert "unknown task" in hifi("claims mine.yaml --tasks rtx").err
     assert {line.split()[3] for line in hifi(*words, "--results-dir", "new").out.splitlines()} == {

@@ -146,7 +146,7 @@ def test_tasks_of_no_shipped_claim_have_a_report(hifi):
     assert "<td>not run</td>" not in without_pictures(text)
     answer = hifi("claims --tasks demo-entailment")
     assert answer.code == 0, answer.err
-    assert "no task asked about is in the paper's table" in answer.out
+    assert "no task asked about is among" in answer.out
 
 
 def test_a_packed_study_without_predictions_is_refused_before_its_records_are_read(hifi):

@@ -304,15 +304,20 @@ def columns_of(published: str) -> dict[str, str]:
 
 
 def tasks_of(claim: Claim, file: ClaimsFile) -> list[str]:
-    """Return the tasks that decide a claim: its own or the file's, where the paper's table has them."""
-    own = claim.tasks or file.tasks
-    tasks = own
-    if file.only_tasks:
-        tasks = [task for task in own if task in file.only_tasks]
+    """Return the tasks that decide a claim: those that are asked about, where the paper's table has them."""
+    tasks = _tasks_asked_about(claim, file)
     if isinstance(claim, NumberClaim) or not claim.published:
         return tasks
     printed = columns_of(claim.published)
     return [task for task in tasks if task in printed]
+
+
+def _tasks_asked_about(claim: Claim, file: ClaimsFile) -> list[str]:
+    """Return a claim's own tasks, or the file's; of these, the ones that `--tasks` names."""
+    own = claim.tasks or file.tasks
+    if not file.only_tasks:
+        return own
+    return [task for task in own if task in file.only_tasks]
 
 
 def why_undecidable(claim: Claim, file: ClaimsFile) -> str:
@@ -321,6 +326,8 @@ def why_undecidable(claim: Claim, file: ClaimsFile) -> str:
     Runs with other settings than the protocol's are not used, so that the protocol's configuration
     is that of every run.
     """
+    if not _tasks_asked_about(claim, file):
+        return f"no task asked about is among {', '.join(claim.tasks or file.tasks)}"
     tasks = tasks_of(claim, file)
     if not tasks:
         return "no task asked about is in the paper's table"
