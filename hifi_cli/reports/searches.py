@@ -31,15 +31,15 @@ def searches(
     """
     tried = tried_settings(study)
     tried["shots"] = table_keys(tried)["shots"]
-    chosen = {key: [name] for key, name in keys.items() if name}
-    tried = runs_with(tried, task=tasks, method=methods, **chosen)
+    asked = {key: [name] for key, name in keys.items() if name}
+    tried = runs_with(tried, task=tasks, method=methods, **asked)
     if tried.empty:
         raise MissingError(
             f"no such run of a search in {study.directory}; hifi grid demo-search is an example"
         )
     tables = []
-    for keys, rows in tried.groupby(TABLE_KEYS, sort=False, dropna=False):
-        conditions = setting_in_words(dict(zip(TABLE_KEYS, keys, strict=True)))
+    for values, rows in tried.groupby(TABLE_KEYS, sort=False, dropna=False):
+        conditions = setting_in_words(dict(zip(TABLE_KEYS, values, strict=True)))
         tables.append(_search(study, conditions, rows))
     return tables
 
