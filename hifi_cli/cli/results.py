@@ -39,7 +39,7 @@ def pack(
 ) -> None:
     """Write all finished runs as two files, runs.jsonl and predictions.parquet, which every command reads like runs."""
     out = out or directory.with_name(f"{directory.resolve().name}-packed")
-    logger.info(f"{share.pack(directory, out):,} runs packed")
+    logger.info(f"{counted_noun(share.pack(directory, out), 'run')} packed")
     print(out)
 
 
@@ -77,7 +77,7 @@ def export(
     if format == "eee":
         out = out or directory.with_name(f"{name}-eee")
         count = every_eval_ever.export_eee(directory, out, organization or "unknown")
-        logger.info(f"{count:,} runs exported")
+        logger.info(f"{counted_noun(count, 'run')} exported")
     else:
         suffix_of_output(out, (".parquet",), "hifi ls runs --format csv prints CSV")
         out = out or directory.with_name(f"{name}.parquet")
