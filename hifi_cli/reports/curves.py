@@ -10,7 +10,7 @@ from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import StepMetrics, metrics_line
 from hifi_cli.records.study import Study
 
-# Columns of what `curves` yields
+# The columns of what `curves` yields.
 COLUMNS = ("task", "metric", "method", "label", "curve", "x", "mean", "std", "seeds")
 
 

@@ -163,8 +163,8 @@ def _galleries(study: Study, reported: Sequence[ReportedRuns]) -> dict[str, Gall
     for each in reported:
         differences += forest_pictures(each.title, each.runs, each.reference, looks)
         curves = curves_of(each.runs)
-        scores += curve_pictures(each.title, curves, "score", looks)
-        losses += curve_pictures(each.title, curves, "loss", looks)
+        scores += curve_pictures(each.title, each.runs, curves, "score", looks)
+        losses += curve_pictures(each.title, each.runs, curves, "loss", looks)
     figures = []
     for path in sorted((study.directory / "figures").glob("*.png")):
         figures.append(Picture(path.stem, path.read_bytes()))

@@ -80,12 +80,13 @@ def curves_of(runs: ComparableRuns) -> pd.DataFrame:
 
 
 def curve_pictures(
-    title: str, data: pd.DataFrame, curve: str, looks: Mapping[str, Look]
+    title: str, runs: ComparableRuns, data: pd.DataFrame, curve: str, looks: Mapping[str, Look]
 ) -> list[Picture]:
     """Draw one curve of each task, a line per method.
 
     Args:
         title: protocol, backbone and shots of the runs.
+        runs: those that the curves are of.
         data: what `curves_of` returns.
         curve: `score` or `loss`.
         looks: of all methods of the page.
@@ -93,5 +94,6 @@ def curve_pictures(
     pictures = []
     for task, of_task in data[data["curve"] == curve].groupby("task"):
         drawn = as_png(partial(draw_curves, of_task, looks))
-        pictures.append(Picture(f"{label_of('tasks', str(task))} ({title})", drawn))
+        name = runs.study.label_of("tasks", str(task))
+        pictures.append(Picture(f"{name} ({title})", drawn))
     return pictures

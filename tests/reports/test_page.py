@@ -222,6 +222,17 @@ def to_rgb_255(color):
     return tuple(int(color[at : at + 2], 16) for at in (1, 3, 5))
 
 
+def test_pictures_have_the_labels_of_own_tasks(hifi):
+    curve = [{"epoch": epoch, "accuracy": 0.5} for epoch in (1, 2)]
+    for method in ("full-ft", "bitfit"):
+        run = write_run("results", method, "tickets", 1, 0.5, curve=curve)
+        kept = run / "own" / "tasks" / "tickets.yaml"
+        kept.parent.mkdir(parents=True)
+        kept.write_text("description: Support tickets\nlabel: Tickets\n")
+    page = page_of(hifi("report"))
+    assert page.count("<figcaption>Tickets (") == 2 and "<figcaption>tickets" not in page
+
+
 def test_a_method_has_one_color_in_every_picture_of_the_page(hifi):
     """`first` and `second` have one color where they are alone; `second` is alone under a protocol."""
     alone = {f"own-{number}": looks_of([f"own-{number}"]) for number in range(12)}
