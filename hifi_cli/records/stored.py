@@ -148,7 +148,8 @@ def _read_packed(directory: Path) -> Records:
             found[path] = _packed_record(path, content, place)
         except HifiError as error:
             found[path] = error
-    return found
+    # A study that was put together of others need not have its lines in this order.
+    return {path: found[path] for path in sorted(found)}
 
 
 def _path_and_record(line: bytes, place: str) -> tuple[str, dict[str, Any]]:

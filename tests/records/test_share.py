@@ -233,6 +233,20 @@ def test_a_packed_record_with_a_path_for_a_name_is_a_line_to_remove(hifi, finish
     assert hifi("table --results-dir packed").code == 0
 
 
+def test_lines_of_a_packed_study_in_another_order_are_the_same_study(hifi):
+    """As where two studies were put together: the last run of a task may speak for it, so the order counts."""
+    for seed in (1, 2, 10):
+        labels = {"entailment": seed, "not_entailment": 1}
+        classes = {"labels": labels, "predicted": labels}
+        write_run("results", "full-ft", "rte", seed, 0.5, classes=classes)
+    assert hifi("results pack results --out packed").code == 0
+    before = hifi("table --results-dir packed").out
+    lines = Path("packed/runs.jsonl").read_text().splitlines(keepends=True)
+    Path("packed/runs.jsonl").write_text("".join(reversed(lines)))
+    assert [*Study(Path("packed")).results] == [*Study(Path("results")).results]
+    assert hifi("table --results-dir packed").out == before
+
+
 def test_a_packed_run_that_is_there_twice_is_a_line_to_remove(hifi, finish_run):
     line = {"path": str(RUN), "record": read_json(finish_run() / "results.json")}
     pack_of(line, line)
