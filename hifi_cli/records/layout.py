@@ -174,7 +174,7 @@ class RunDirectory:
         if file.source is None:
             return f"{inside} is a file of your own, and this command names none"
         if not file.copy.is_file():
-            return f"it was made without {file.source}"
+            return f"it keeps no copy of {file.source}"
         return f"{inside} differs from {file.source}"
 
     def begin(self, config: RunConfig, *, anew: bool) -> None:

@@ -404,7 +404,9 @@ class RunResult(StoredFile):
         """Refuse a provenance without what exports name. Its other keys differ between versions."""
         if not isinstance(provenance.get("hifi"), str):
             raise ValueError("it lacks the version of hifi")
-        if not isinstance(provenance.get("command"), list):
+        command = provenance.get("command")
+        is_command = isinstance(command, list) and all(isinstance(word, str) for word in command)
+        if not is_command:
             raise ValueError("it lacks the command")
         return provenance
 

@@ -280,6 +280,10 @@ FOUND = {
     ),
     "a split more": (at("n_examples", "bonus", value=3), "n_examples is of bonus"),
     "no data": (at("data", value={}), "data lacks the digest of train, validation"),
+    "a command of other things than words": (
+        at("provenance", "command", value=["hifi", 5]),
+        "provenance: it lacks the command",
+    ),
     "no provenance": (at("provenance", value={}), "provenance: it lacks the version of hifi"),
     # schema
     "an older schema": (at("schema_version", value=1), "is of schema 1, and has task_digest"),

@@ -224,7 +224,7 @@ def test_a_setting_that_only_one_of_two_runs_names_is_a_difference(
     ("before", "now", "difference"),
     [
         ("bitfit.yaml", "bitfit", "own/methods/bitfit.yaml is a file of your own, and this"),
-        ("bitfit", "bitfit.yaml", "it was made without bitfit.yaml"),
+        ("bitfit", "bitfit.yaml", "it keeps no copy of bitfit.yaml"),
         ("bitfit.yaml", "other/bitfit.yaml", "differs from other/bitfit.yaml"),
     ],
 )
