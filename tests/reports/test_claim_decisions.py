@@ -9,11 +9,15 @@ from scipy import stats
 from hifi_cli.paired_tests import LEVEL
 from hifi_cli.reports.claims.decide import (
     Condition,
+    Finding,
+    condition_of,
     decide_comparison,
     most_telling,
+    verdict_of_claim,
     verdict_of_values,
 )
 from hifi_cli.reports.claims.evidence import Evidence
+from hifi_cli.reports.claims.spec import DifferenceClaim
 
 # Within the first bounds a claim is reproduced, outside of the second ones it is refuted.
 SUPERIOR = Condition((0, inf), (0.5, inf))
@@ -70,6 +74,54 @@ def test_the_printed_comparison_is_one_that_decides():
     assert [each.verdict for each in findings] == ["not reproduced", "undecided"]
     assert findings[1].effect < findings[0].effect
     assert most_telling(findings, "not reproduced") is findings[0]
+    # Of several with the verdict, it is the one with the smallest effect.
+    lower = finding([-1.0 + value for value in values["bitfit"]])
+    assert lower.verdict == "not reproduced"
+    assert most_telling([*findings, lower], "not reproduced") is lower
+
+
+@pytest.mark.parametrize(
+    ("keys", "published", "within", "outside"),
+    [
+        ({}, None, (0.0, inf), (0.4, inf)),
+        ({}, 3.0, (0.0, inf), (1.5, inf)),  # half of the published difference
+        ({}, -3.0, (0.0, inf), (0.4, inf)),  # the paper's numbers say the opposite
+        ({"margin": 1.0}, 3.0, (0.0, inf), (1.0, inf)),
+        ({"at_least": -0.5}, 3.0, (-0.5, inf), (-0.5, inf)),
+        ({"at_least": 0.0, "margin": 2.0}, None, (0.0, inf), (2.0, inf)),
+        ({"at_most": 1.0, "margin": 2.0}, None, (-inf, 1.0), (-inf, 1.0)),
+        ({"at_least": -1.0, "at_most": 1.0}, None, (-1.0, 1.0), (-1.0, 1.0)),
+    ],
+)
+def test_a_claim_requires_what_its_bounds_and_the_paper_say(keys, published, within, outside):
+    methods = {"first": ["bitfit"], "second": ["full-ft"]}
+    claim = DifferenceClaim(kind="difference", text="t", where="w", **methods, **keys)
+    condition = condition_of(claim, published, 0.4)
+    assert (condition.reproduced_within, condition.refuted_outside) == (within, outside)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (["reproduced", "reproduced"], ("reproduced", "0")),
+        (["reproduced", "undecided"], ("undecided", "1")),
+        (["undecided", "not reproduced"], ("not reproduced", "1")),
+        (["not run", "not reproduced"], ("not reproduced", "1")),
+        (["reproduced", "not run"], ("undecided", "1 of 2 comparisons not run")),
+        (["undecided", "not run"], ("undecided", "1 of 2 comparisons not run")),
+        (["not run", "not run"], ("not run", "0")),
+    ],
+)
+def test_a_claim_has_the_worst_verdict_of_its_comparisons(verdicts, expected):
+    findings = [Finding(Evidence("", {}), each, str(at)) for at, each in enumerate(verdicts)]
+    assert verdict_of_claim(findings) == expected
+
+
+def test_a_small_ratio_is_itself_and_a_task_without_values_leaves_a_claim_undecided():
+    found = finding([0.01, 0.04], (0.0, 2.0), (0.0, 2.0), is_ratio=True)
+    assert found.effect == pytest.approx(0.02)
+    half = decide_comparison(Evidence("", {"rte": [9.0] * 9}, ["rte", "cola"]), SUPERIOR)
+    assert (half.verdict, half.reason) == ("undecided", "1 of 2 tasks")
 
 
 def test_several_comparisons_are_rejected_at_their_share_of_the_level():
