@@ -20,8 +20,8 @@ SHARES = "rows of each class"
 CHOSEN = "each run's best epoch, chosen on the same rows"
 
 
-def epochs(best):
-    return {"total": 3, "last": 3, "best": best, "max": best}
+def epochs(best, total=3):
+    return {"total": total, "last": total, "best": best, "max": best}
 
 
 def counts(predicted):
@@ -81,16 +81,24 @@ def test_the_class_that_f1_counts_is_said(hifi):
     assert note(notes_of(hifi), SHARES).count("F1 is of this class") == 1
 
 
+def test_a_class_without_rows_need_not_be_predicted(hifi):
+    one = {"entailment": 100, "not_entailment": 0}
+    classes = {"labels": one, "predicted": one}
+    write_run("results", "full-ft", "rte", 1, 0.6, **PLACE, classes=classes)
+    assert note(notes_of(hifi), NEVER) is None
+
+
 @pytest.mark.parametrize(
-    ("best", "is_said"),
-    [([3, 3, 3], True), ([3, 2, 3], False), ([3], False)],
-    ids=["every seed", "not in one", "one seed"],
+    ("best", "total", "is_said"),
+    [([3, 3, 3], 3, True), ([3, 2, 3], 3, False), ([3], 3, False), ([1, 1], 1, False)],
+    ids=["every seed", "not in one", "one seed", "one epoch"],
 )
-def test_the_best_epoch_is_the_last_in_every_seed_of_several(hifi, best, is_said):
+def test_the_best_epoch_is_the_last_in_every_seed_of_several(hifi, best, total, is_said):
     for seed, epoch in enumerate(best, start=1):
         folder = write_run("results", "full-ft", "rte", seed, 0.6, **PLACE)
         record = json.loads((folder / "results.json").read_text())
-        (folder / "results.json").write_text(json.dumps(record | {"epochs": epochs(epoch)}))
+        changed = record | {"epochs": epochs(epoch, total)}
+        (folder / "results.json").write_text(json.dumps(changed))
     said = note(notes_of(hifi), BEST)
     assert bool(said) == is_said
     assert not said or said.endswith(": Full-FT on RTE")

@@ -54,6 +54,8 @@ def test_choices_are_sequences_of_one_example(tokenizer):
         "cat",
         "[SEP]",
     ]
+    padded = collate(examples, PAD | {"input_ids": 9})["input_ids"]
+    assert padded[1, 0].tolist()[4:] == [9, 9]
     alone = single_sequences(examples)
     assert [words_of(tokenizer, example.sequences[0]["input_ids"])[1:-1] for example in alone] == [
         ["the", "dog"],
@@ -100,6 +102,12 @@ def test_target_words_are_found_among_the_tokens(tokenizer, swap):
     assert [tokens[first:last] for first, last in example.word_spans] == (
         [["old"], ["dog"]] if swap else [["dog"], ["old"]]
     )
+    # A word may have several tokens.
+    long = Row("1", (("the cat-bird sees", "a big old cat"),), 1, word_spans=((4, 12), (6, 9)))
+    (of_long,) = tokenize(tokenizer, task_spec.load("wic"), [long], configured(32))
+    tokens = words_of(tokenizer, of_long.sequences[0]["input_ids"])
+    first, last = of_long.word_spans[0]
+    assert tokens[first:last] == ["cat", tokens[first + 1], "bird"]
     batch = collate([example, example], PAD)
     assert batch["word_spans"].shape == (2, 2, 2) and batch["word_spans"].dtype == torch.int64
     assert "word_spans" not in collate(single_sequences([example]), PAD)
@@ -146,6 +154,10 @@ def test_a_row_with_a_truncated_question_counts_once_in_all_of_its_windows(token
     row = span_row("dog " * 40, "dog", question="the dog " * 9)
     examples = tokenize(tokenizer, task_spec.load("squad"), [row], configured(20, stride=2))
     assert len(examples) > 1 and count_truncated_rows(examples) == 1
+    # A question has a quarter of the window.
+    for example in examples:
+        tokens = words_of(tokenizer, example.sequences[0]["input_ids"])
+        assert tokens.index("[SEP]") == 1 + 5
 
 
 def span_row(context, answer, question="the dog sees", row_id="q"):
@@ -212,8 +224,10 @@ def test_windows_cover_the_context_and_point_at_the_answer(encoders, context, da
 
 @pytest.mark.parametrize("answer", ["cat", "-", "bird"])
 def test_the_tokens_beside_an_answer_are_not_part_of_it(tokenizer, answer):
+    """Of several accepted answers, the first one is trained on."""
     context = "the cat-bird sees"
-    row = span_row(context, answer)
+    answers = ((answer, context.index(answer)), ("sees", 13))
+    row = Row("q", (("the dog sees", context),), None, answers=answers)
     (example,) = tokenize(tokenizer, task_spec.load("squad"), [row], configured(40))
     first, last = example.answer
     assert context[example.offsets[first][0] : example.offsets[last][1]] == answer
@@ -264,6 +278,20 @@ def test_an_answer_has_at_most_thirty_tokens_and_may_be_none(tokenizer):
     logits[0, :, :25] = [[1.0]]
     outside = EncodedExample(example.row, ({"input_ids": [1] * 30},), offsets=(OUTSIDE,) * 30)
     assert squad.rules.predictions([outside], logits) == [("", [1.0, 1.0])]
+
+
+def test_an_answer_is_sought_among_twenty_tokens_of_the_context(tokenizer):
+    squad = task_spec.load("squad")
+    row = span_row(" ".join(["dog", *["cat"] * 12]), "dog")
+    (example,) = tokenize(tokenizer, squad, [row], configured(60))
+    inside = [at for at, span in enumerate(example.offsets) if span != OUTSIDE]
+    logits = np.full((1, 2, len(example)), -1e9)
+    # Ten tokens are more likely to be the first one, and all of them stand behind the last one.
+    logits[0, 0, inside[-10:]] = 50.0
+    logits[0, 0, inside[0]], logits[0, 1, inside[0]] = 2.0, 3.0
+    # The separator behind the context is likely too.
+    logits[0, 1, inside[-1] + 1] = 99.0
+    assert squad.rules.predictions([example], logits) == [("dog", [2.0, 3.0])]
 
 
 def labelled(labels, tokens=4):

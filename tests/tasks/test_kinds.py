@@ -108,6 +108,21 @@ def test_predictions_never_contradict_their_own_logits(values):
             assert rules.contradicts_logits(others, logits.tolist()).all()
 
 
+def test_the_ends_of_a_range_are_in_it():
+    rules = task_spec.load("stsb").rules
+    assert [rules.parse_label(value, []) for value in ("0.000", "5.000")] == [0, 5]
+    with pytest.raises(UsageError, match=r"'5\.001' is not a number in \[0, 5\]"):
+        rules.parse_label("5.001", [])
+
+
+def test_a_prediction_contradicts_one_logit_of_the_other_sign():
+    rules = KINDS["classification"](("no", "yes"))
+    assert rules.contradicts_logits(np.array([1, 1]), [[2.0], [-2.0]]).tolist() == [False, True]
+    # Only two classes share a logit.
+    three = KINDS["classification"](("no", "yes", "maybe"))
+    assert three.logits_per_sequence(one_logit=True) == 3
+
+
 def test_the_list_of_metrics_says_what_a_score_is():
     assert metric_of("accuracy_mismatched") is METRICS["accuracy"]
     assert metric_of("f1_macro") is METRICS["f1_macro"]

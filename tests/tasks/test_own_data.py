@@ -93,6 +93,8 @@ def test_what_is_read_is_said_and_changed(tmp_path, caplog):
     assert "numbers from 0 to 7.375, 60 different" in caplog.messages[1]
     assert spec_of(path, "kind=regression")[1]["labels"] == ["label"]
     assert spec_of(path, "labels=[3, 2, 1]")[1]["labels"] == ["3", "2", "1"]
+    two = write(tmp_path / "two.csv", [row for row in reviews() if row["label"] < 3])
+    assert spec_of(two)[1]["metrics"] == ["accuracy", "f1", "matthews"]
     few = write(tmp_path / "few.csv", [*reviews(10), reviews()[1] | {"label": 3}])
     assert "labels of only one row: 3" in from_data(str(few), []).summary
 

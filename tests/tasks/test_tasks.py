@@ -132,6 +132,7 @@ def test_constant_predictions_have_a_value_and_are_marked(name):
         "f1_micro": 1 / 2,
     }.get(name, 0)
     assert RTE.rules.is_collapsed(predictions)
+    assert not RTE.rules.is_collapsed(predictions[:1])
     assert not RTE.rules.is_collapsed(labels)
     assert RTE.rules.is_collapsed(np.array([0.1, float("nan")]))
 

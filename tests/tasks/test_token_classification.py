@@ -92,6 +92,7 @@ def test_word_accuracy_and_collapse():
     assert CONLL.rules.is_collapsed(predicted)
     # Sentences are of different lengths: their tags are compared, and not the lists of these.
     assert CONLL.rules.is_collapsed([Output(["O", "O"], []), Output(["O"], [])])
+    assert not CONLL.rules.is_collapsed([Output(["O", "O"], [])])
     logits[1, 2, 1] = 3
     predicted = CONLL.rules.predictions(examples, logits)
     assert [sentence.prediction for sentence in predicted] == [["O", "O"], ["I-PER", "O"]]
