@@ -65,11 +65,9 @@ def list_in(value: Any) -> list[Any] | None:
     if not isinstance(value, str) or not _FLAT_LIST.fullmatch(value.strip()):
         return None
     try:
-        written = ast.literal_eval(value.strip())
+        written: list[Any] = ast.literal_eval(value.strip())
     except (ValueError, SyntaxError):
         # Brackets around words without quotes are a text.
-        return None
-    if not isinstance(written, list):
         return None
     return written
 
