@@ -156,9 +156,10 @@ class ComparableRuns:
         """Return the conditions in which rows differ from most of the others, by row.
 
         The first usable run stands for its row. That is enough, because the usable runs of a row
-        agree: those that differ from most of the row's runs are excluded.
+        agree: those that differ from most of the row's runs are excluded. A row without a score is
+        beside no other.
         """
-        first_runs = self.usable.drop_duplicates("row")
+        first_runs = self.usable.dropna(subset="points").drop_duplicates("row")
         found = mismatches_with_majority(first_runs, self.conditions)
         return {first_runs["row"][index]: names for index, names in found.items()}
 

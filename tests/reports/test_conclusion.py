@@ -157,6 +157,15 @@ def test_the_first_of_the_methods_is_the_reference(hifi):
     assert "BitFit" not in text and "LoRA minus each other method" in text
 
 
+def test_a_method_without_scores_takes_no_other_one_out(hifi):
+    for seed in (1, 2):
+        scores = {"last": 0.6, "best": 0.6, "max": None}
+        write_run("results", "bitfit", "rte", seed, 0.6, selection="holdout", scores=scores)
+        write_run("results", "full-ft", "rte", seed, 0.7)
+    (sentences,) = conclusion_of(page_of(hifi("report --score max")))[TITLE].values()
+    assert sentences[0].startswith("Highest mean: Full-FT, 70.0 (")
+
+
 def test_runs_without_a_score_are_said(hifi):
     write_run("results", "full-ft", "rte", 1, 0.0, status="diverged", reason="loss is nan")
     findings = conclusion_of(page_of(hifi("report")))[TITLE]
