@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from prepared_models import heads_of, prepared_run, splits_of
+from prepared_models import encoder_of, heads_of, prepared_run, splits_of
 from safetensors.torch import load_file, save_file
 from tiny_inputs import HEADS, LAYERS
 
 from hifi_cli.heads.ranking import rank_heads
 from hifi_cli.heads.scores import score_examples
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.heads import HeadSelector
+from hifi_cli.runs.heads import HeadSelector, placeholder_heads
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.encode import single_sequences
 from hifi_cli.training.loop import Trainer
@@ -142,6 +142,13 @@ def test_warm_steps_are_the_first_ones_of_the_runs_full_fine_tuning(make, worksp
     Trainer(prepared, prepared.method, splits_of(full, workspace)).train(steps)
     ours, theirs = warmed.encoder.model.state_dict(), prepared.encoder.model.state_dict()
     torch.testing.assert_close(dict(ours), dict(theirs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["hifi-layerwise", "hifi-midtop"])
+def test_a_plan_has_as_many_heads_in_each_layer_as_are_selected(make, workspace, method):
+    config = make(method, "heads.k=3")
+    planned = placeholder_heads(config, encoder_of(config, workspace))
+    assert [*map(len, planned)] == [*map(len, heads_of(config, workspace))]
 
 
 def test_a_selection_follows_the_configured_damping_and_epsilon(make, workspace):

@@ -18,7 +18,7 @@ from hifi_cli.runs.inputs import load_task
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import EncodedExample, Row
 from hifi_cli.training.loop import Splits, Trainer
-from hifi_cli.training.losses import loss_normalizer, task_loss
+from hifi_cli.training.losses import balanced_weights, loss_normalizer, task_loss
 from hifi_cli.training.schedule import learning_rate_factor
 
 WEIGHTS = [0.5, 3.0]
@@ -51,6 +51,12 @@ def test_the_cosine_schedule_is_transformers(make):
         assert learning_rate_factor(floor, 200, step) == pytest.approx(factor)
 
 
+def test_a_constant_schedule_warms_up_too_for_a_part_of_the_steps_rounded_up(make):
+    config = make("full-ft", "schedule=constant", "warmup=0.1")
+    factors = [learning_rate_factor(config, 25, step) for step in range(25)]
+    assert factors == pytest.approx([0, 1 / 3, 2 / 3, *[1] * 22])
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize("one_logit", [False, True])
@@ -77,6 +83,21 @@ def test_class_weights_and_label_smoothing_are_torchs(weights, smoothing, one_lo
         )
 
 
+def test_the_loss_of_spans_is_that_of_the_first_and_the_last_token_among_the_real_ones():
+    spec, logits = task_spec.load("squad"), torch.randn(2, 2, 6)
+    answers, lengths = [(1, 3), (2, 2)], [6, 4]
+    examples = [
+        EncodedExample(Row("0", (("a",),), 0), ({"input_ids": np.zeros(length)},), answer=answer)
+        for answer, length in zip(answers, lengths, strict=True)
+    ]
+    by_hand = 0.0
+    for example in range(2):
+        for end in range(2):
+            of_real_tokens = logits[example, end, : lengths[example]].log_softmax(0)
+            by_hand -= of_real_tokens[answers[example][end]] / 2
+    torch.testing.assert_close(task_loss(spec, logits, examples), by_hand)
+
+
 def test_weights_of_tags_count_the_words_that_were_read():
     spec = task_spec.load("conll2003")
     examples = [
@@ -92,6 +113,13 @@ def test_weights_of_tags_count_the_words_that_were_read():
         -weights[tag] * logits[at, :, token].log_softmax(0)[tag] for at, token, tag in chosen
     )
     torch.testing.assert_close(task_loss(spec, logits, examples, weights), by_hand)
+
+
+def test_balanced_weights_are_scikit_learns_and_a_class_without_examples_has_one_too():
+    spec, labels = task_spec.load("rte"), [0, 1, 1, 1, 1]
+    expected = compute_class_weight("balanced", classes=np.array([0, 1]), y=labels)
+    assert balanced_weights(spec, labelled(labels)) == pytest.approx(expected.tolist())
+    assert balanced_weights(spec, labelled([0, 0, 0])) == [0.5, 1.5]
 
 
 def test_a_step_has_the_weighted_loss_whatever_its_micro_batches(make, workspace):
