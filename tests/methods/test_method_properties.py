@@ -10,6 +10,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.methods import find
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.modules import BottleneckAdapter
 
 # --- HiFi
 
@@ -63,6 +64,15 @@ def test_adapters_start_from_a_normal_distribution_cut_at_two_sigmas_that_the_se
     assert float(drawn[0].std()) == pytest.approx(0.88e-3, rel=0.02)
     assert 1.9e-3 < float(drawn[0].abs().max()) <= 2e-3
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_a_bottleneck_adds_up_of_gelu_of_down_to_what_it_reads():
+    base, down, up = torch.nn.Linear(6, 6), torch.nn.Linear(6, 3), torch.nn.Linear(3, 6)
+    x = torch.randn(4, 6)
+    hidden = base(x)
+    inner = down(hidden)
+    by_hand = hidden + up(inner * (1 + torch.erf(inner / 2**0.5)) / 2)
+    torch.testing.assert_close(BottleneckAdapter(base, down, up)(x), by_hand)
 
 
 def test_compacters_shared_factors_start_near_zero_and_follow_the_seed(make, workspace):

@@ -65,6 +65,11 @@ def test_attention_is_pytorchs_and_with_dropout_its_expectation(masked):
         module, query, key, value, mask, dropout=1e-9, **how
     )  # our own arithmetic, nothing dropped
     torch.testing.assert_close(tiny, expected)
+    shared = [states[:, :2] for states in (key, value)]  # two heads of Q to each of K and V
+    repeated = (states.repeat_interleave(2, 1) for states in shared)
+    grouped, _ = cpu_kernels.attention(module, query, *shared, mask, dropout=1e-9, **how)
+    of_groups = functional.scaled_dot_product_attention(query, *repeated, mask).transpose(1, 2)
+    torch.testing.assert_close(grouped, of_groups)
     draws = torch.stack(
         [
             cpu_kernels.attention(module, query, key, value, mask, dropout=0.3, **how)[0].detach()

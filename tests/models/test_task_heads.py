@@ -78,12 +78,16 @@ def test_the_mlp_reads_the_raw_first_token(make, workspace, family, one_logit):
 def test_the_mlp_starts_as_configured_and_follows_the_seed(make, workspace):
     heads = [
         encoder_of(
-            make("full-ft", *MLP, "task_head.width=512", seed=seed), workspace
+            make("full-ft", *MLP, "task_head.width=512", "task_head.init_std=0.02", seed=seed),
+            workspace,
         ).model.task_head
         for seed in (1, 1, 2)
     ]
-    assert float(heads[0].hidden.weight.detach().std()) == pytest.approx(0.005, rel=0.05)
-    assert float(heads[0].hidden.bias.detach().abs().max()) <= HIDDEN**-0.5
+    for linear in (heads[0].hidden, heads[0].output):
+        assert float(linear.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
+        assert float(linear.bias.detach().abs().max()) <= linear.in_features**-0.5
+    uniform = HIDDEN**-0.5 / 3**0.5
+    assert float(heads[0].hidden.bias.detach().std()) == pytest.approx(uniform, rel=0.1)
     assert torch.equal(heads[0].hidden.weight, heads[1].hidden.weight)
     assert not torch.equal(heads[0].hidden.weight, heads[2].hidden.weight)
 
@@ -145,9 +149,10 @@ def test_word_states_are_means_over_the_words_tokens():
             )
 
 
-def test_wic_reads_first_token_and_both_words(make, superglue, tmp_path):
+@pytest.mark.parametrize("head", [MLP, POOLER], ids=["mlp", "pooler"])
+def test_wic_reads_first_token_and_both_words(make, superglue, tmp_path, head):
     workspace = Workspace(tmp_path / "results", superglue)
-    config = make("full-ft", *MLP, task="wic")
+    config = make("full-ft", *head, task="wic")
     prepared = prepared_run(config, workspace)
     assert prepared.encoder.model.task_head.hidden.in_features == 5 * HIDDEN
     examples = splits_of(config, workspace).train[:4]
@@ -155,3 +160,16 @@ def test_wic_reads_first_token_and_both_words(make, superglue, tmp_path):
     fish = pretrained_of(config, workspace).tokenizer.convert_tokens_to_ids("fish")
     for row, spans in zip(batch["input_ids"], batch["word_spans"], strict=True):
         assert [row[first:last].tolist() for first, last in spans.tolist()] == [[fish], [fish]]
+    model = prepared.encoder.model.eval()
+    initial = 0.005 if head == MLP else model.config.initializer_range
+    assert float(model.task_head.hidden.weight.detach().std()) == pytest.approx(initial, rel=0.1)
+    with torch.no_grad():
+        logits = model(**batch).logits
+        spans_of_words = batch.pop("word_spans").tolist()
+        features = []
+        for states, spans in zip(model.backbone(**batch)[0], spans_of_words, strict=True):
+            one, two = (states[first:last].mean(0) for first, last in spans)
+            features.append(torch.cat([states[0], one, two, (one - two).abs(), one * two]))
+        hidden = model.task_head.hidden(torch.stack(features))
+        activated = hidden.relu() if head == MLP else hidden.tanh()
+        torch.testing.assert_close(logits, model.task_head.output(activated))
