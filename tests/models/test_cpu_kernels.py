@@ -90,9 +90,12 @@ def test_the_gradient_of_attention_with_dropout_is_that_of_what_it_computed():
         NOISE.reseed()
         return cpu_kernels.attention(nn.Module(), *given, mask, dropout=0.4, scaling=0.5)[0]
 
-    assert torch.autograd.gradcheck(
-        attended, [tensor.requires_grad_() for tensor in (query, key, value)]
-    )
+    for trained in ({0, 1, 2}, {0}, {1}, {2}, {0, 2}):  # a method may tune W_Q alone
+        states = [
+            tensor.clone().requires_grad_(at in trained)
+            for at, tensor in enumerate((query, key, value))
+        ]
+        assert torch.autograd.gradcheck(attended, states)
 
 
 # --- whole runs with either setting
@@ -117,6 +120,15 @@ def test_torch_runs_stock_modules_only(make, workspace, method, monkeypatch):
     types = {type(module) for module in fast.encoder.model.modules()}
     assert FastDropout in types and nn.Dropout not in types
     assert os.environ[capacity] == "64"
+
+
+def test_fast_dropout_has_the_rate_of_each_module(make, workspace):
+    rates = []
+    for kernels in ("torch", "auto"):
+        prepared, _ = prepare(make, workspace, "full-ft", "dropout=0.3", f"kernels={kernels}")
+        named = prepared.encoder.model.named_modules()
+        rates.append({name: module.p for name, module in named if isinstance(module, nn.Dropout)})
+    assert rates[0] == rates[1] and 0.3 in rates[0].values()
 
 
 def test_every_forward_pass_of_training_draws_noise_that_torchs_seed_decides(make, workspace):

@@ -32,6 +32,21 @@ def test_a_closed_stage_leaves_a_model_that_computes_with_its_own_weights(make, 
     assert torch.equal(embedding(ids), trained)
 
 
+def test_each_stage_has_the_settings_of_its_own_optimizer(make, workspace):
+    of_stages = ("0.7,0.8", "1e-4", "0.03"), ("0.5,0.6", "1e-3", "0.02")
+    words = []
+    for prefix, (betas, epsilon, decay) in zip(("stage1.", ""), of_stages, strict=True):
+        words += [f"{prefix}adam_betas=[{betas}]", f"{prefix}adam_epsilon={epsilon}"]
+        words += [f"{prefix}weight_decay={decay}"]
+    trainer, _ = begun_stage(make, workspace, "eh-ft-bitfit", *words)
+    expected = [((0.7, 0.8), 1e-4, 0.03), ((0.5, 0.6), 1e-3, 0.02)]
+    for index, settings in enumerate(expected):
+        trainer.begin_stage(index)
+        matrices, vectors = trainer.stage.optimizer.param_groups
+        found = tuple(matrices["betas"]), matrices["eps"], matrices["weight_decay"]
+        assert found == settings and vectors["weight_decay"] == 0
+
+
 def test_a_gradient_that_a_method_read_is_no_part_of_the_first_step(make, workspace, monkeypatch):
     """A method need not read the gradients of all batches."""
     monkeypatch.setattr(FullFineTuning, "on_stage_start", lambda _, __, gradients: next(gradients))
