@@ -256,7 +256,8 @@ def find_labels(
     if rules.labels_are_numbers:
         return FoundLabels(kind, why, [name], Counter(), values)
     found = _named_labels(source, kind, why, values, names_of.get(name, []), options)
-    if not found.labels:
+    # Lists may be there, and all of them empty.
+    if not found.counts:
         raise UsageError(f"{source}: every cell of {name} is empty")
     return found
 
@@ -505,7 +506,8 @@ def _named_integers(source: str, found: list[str], names: list[str]) -> list[str
         UsageError: there are not as many names as integers.
     """
     has_names = not {*found}.isdisjoint(names)
-    if not names or has_names or not all(is_integer(label) for label in found):
+    are_integers = bool(found) and all(is_integer(label) for label in found)
+    if not names or has_names or not are_integers:
         return []
     integers = sorted(int(label) for label in found)
     if integers[0] >= 0 and integers[-1] < len(names):

@@ -187,6 +187,14 @@ def test_the_kind_does_not_hang_on_the_first_row(tmp_path, first):
     assert spec_of(path)[1]["kind"] == "token-classification"
 
 
+@pytest.mark.parametrize("overrides", [[], ["labels=[rude,threat]"]])
+def test_lists_that_are_all_empty_are_no_labels(tmp_path, overrides):
+    path = tmp_path / "topics.jsonl"
+    path.write_text('{"text": "a", "labels": []}\n' * 3)
+    with pytest.raises(UsageError, match=r"topics.jsonl: every cell of labels is empty"):
+        from_data(str(path), overrides)
+
+
 def test_words_as_numbers_are_not_said_to_be_left_out_all(tmp_path):
     rows = [row | {"label": "abc"[row["label"] - 1]} for row in reviews()]
     with pytest.raises(UsageError) as error:
