@@ -370,10 +370,10 @@ class _Check:
     def share_counts(self, path: str, result: RunResult) -> None:
         """Note the numbers of rows and steps, which runs on the same data share."""
         data = result.data.get("train")
-        rows = result.n_examples.get("train", 0)
+        rows = result.n_examples["train"]
         # A part of the train split selects the epoch, unless the validation split does.
         if result.selection != "validation":
-            rows += result.n_examples.get("selection", 0)
+            rows += result.n_examples["selection"]
         same_rows = (result.task, result.task_digest, data, result.limit, result.shots)
         self.must_share(path, "train rows (n_examples)", rows, "same data", same_rows)
         if result.processes and result.epochs:

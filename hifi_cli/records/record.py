@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
-    PositiveInt,
+    Field,
     ValidationError,
     field_validator,
     model_validator,
@@ -28,6 +28,11 @@ SCHEMA = 2
 # Valid seeds. A configuration with another one is checked as a whole, which refuses it.
 _SEEDS = range(2**32)
 
+
+# Tables hold numbers of 64 bits: a larger one in a damaged record would stop the table of all runs.
+Count = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+# The number of an epoch, counted from 1.
+Epoch = Annotated[int, Field(ge=1, lt=2**63)]
 
 # One empty set for all records. pydantic copies it before it adds to it.
 _NO_NAMES: set[str] = set()
@@ -191,10 +196,10 @@ class Epochs(Record):
         max: None where `RunScores.max` is.
     """
 
-    total: int
-    last: int
-    best: int
-    max: int | None
+    total: Epoch
+    last: Epoch
+    best: Epoch
+    max: Epoch | None
 
 
 class ParameterCounts(Record):
@@ -208,11 +213,11 @@ class ParameterCounts(Record):
         total: of the plain model.
     """
 
-    trainable: int
-    trainable_backbone: int
-    stored: int
-    stored_bytes: int
-    total: PositiveInt
+    trainable: Count
+    trainable_backbone: Count
+    stored: Count
+    stored_bytes: Count
+    total: Annotated[Count, Field(gt=0)]
 
 
 class TrainingLosses(Record):
@@ -234,8 +239,14 @@ class ClassCounts(Record):
         predicted: rows that are predicted to have it.
     """
 
-    labels: dict[str, int]
-    predicted: dict[str, int]
+    labels: dict[str, Count]
+    predicted: dict[str, Count]
+
+    @model_validator(mode="after")
+    def _has_the_same_classes_twice(self) -> Self:
+        if self.labels.keys() != self.predicted.keys():
+            raise ValueError("labels and predicted count other classes")
+        return self
 
 
 class TrainingProcess(Record):
@@ -257,11 +268,11 @@ class TrainingProcess(Record):
     device: str
     device_type: str
     precision: str
-    threads: int
-    processes: int
-    first_step: int
-    last_step: int
-    repeated_steps: int | None = None
+    threads: Count
+    processes: Count
+    first_step: Count
+    last_step: Count
+    repeated_steps: Count | None = None
     seconds: float
 
 
@@ -322,9 +333,9 @@ class RunResult(StoredFile):
     collapsed: bool
     """The model predicts the same for every example, or diverged."""
     params: ParameterCounts
-    n_examples: dict[str, int]
+    n_examples: dict[str, Count]
     """Rows of the splits `train`, `selection` and `reported`."""
-    truncated: dict[str, int] | None = None
+    truncated: dict[str, Count] | None = None
     """Those with a text that was truncated to `max_length`; None: not counted."""
     fewshot: dict[str, Any] | None
     """The ids of the rows (`train`, `dev`), and the SHA-256 of ids, texts and labels."""
@@ -359,14 +370,14 @@ class RunResult(StoredFile):
     wall_s: float
     """The same, also of a run that diverged, and the seconds of storing delta and predictions, for
     which the kept epoch may be measured once more. Schema 1: of the last process."""
-    peak_memory_bytes: int
+    peak_memory_bytes: Count
     """Peak memory of a GPU, or of the process that trained the run last."""
     memory_is_own: bool | None = None
     """Whether no other run had trained in the process, whose memory the peak would have too; None:
     not known."""
     delta_sha256: str | None = None
     """SHA-256 of delta.safetensors; None: diverged."""
-    delta_bytes: int | None = None
+    delta_bytes: Count | None = None
     """Its size; None: diverged."""
     provenance: dict[str, Any]
     """Command, code, libraries and machine; see `runs.provenance.describe_provenance`. `finished`:
@@ -397,6 +408,15 @@ class RunResult(StoredFile):
         # and share their sections and texts.
         without_seed = {key: value for key, value in config.items() if key != "seed"}
         return {**config, **_checked_configuration(json.dumps(without_seed))}
+
+    @field_validator("n_examples")
+    @classmethod
+    def _has_each_split(cls, rows: dict[str, int]) -> dict[str, int]:
+        """Refuse numbers of rows without those of a split."""
+        missing = [split for split in ("train", "selection", "reported") if split not in rows]
+        if missing:
+            raise ValueError(f"it lacks {' and '.join(missing)}")
+        return rows
 
     @field_validator("provenance")
     @classmethod

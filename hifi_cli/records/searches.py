@@ -71,7 +71,7 @@ def runs_of_searches(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _selecting_score(study: Study, run: Any) -> float | None:
-    """Return the score of a run's kept epoch on the split that chooses it; None if it diverged."""
+    """Return the score of a run's kept epoch on the split that chooses it; None: it diverged, or has none."""
     if run.status != "done":
         return None
     if EpochRule(run.report, run.selection).measures_every_epoch:
@@ -79,7 +79,7 @@ def _selecting_score(study: Study, run: Any) -> float | None:
     lines = study.results[run.path].epoch_metrics
     # The reported split was not measured after each epoch: other rows selected, and have a score.
     by_epoch = {line.epoch: line.selection for line in lines}
-    return by_epoch[getattr(run, f"epoch_{run.report}")]
+    return by_epoch.get(getattr(run, f"epoch_{run.report}"))
 
 
 def _settings(runs: pd.DataFrame) -> pd.Series:

@@ -178,7 +178,7 @@ def _on_shares(results: Sequence[RunResult], labels: "_Labels") -> Iterator[str]
         assert result.classes is not None
         rows = result.classes.labels
         positive = ""
-        if OF_SECOND_CLASS.intersection(result.metrics):
+        if OF_SECOND_CLASS.intersection(result.metrics) and len(rows) > 1:
             positive = [*rows][1]
         total = sum(rows.values())
         most_first = sorted(rows, key=lambda word: -rows[word])

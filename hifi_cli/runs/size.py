@@ -90,19 +90,19 @@ class RunSize:
     @classmethod
     def of_record(cls, result: RunResult) -> Self | None:
         """Return the size of a finished run; None: it diverged, or its record has no rows."""
-        train = result.n_examples.get("train", 0)
+        train = result.n_examples["train"]
         if not result.epochs or not train:
             return None
         epochs = result.epochs.total
         rule = result.epoch_rule
         selection = 0
         if rule.selects_apart:
-            selection = result.n_examples.get("selection", 0)
+            selection = result.n_examples["selection"]
         batch = train
         if not result.shots:
             batch = result.config.get("batch_size", 0) or train
         evaluations = epochs if rule.measures_every_epoch else 1
-        reported = result.n_examples.get("reported", 0)
+        reported = result.n_examples["reported"]
         return cls(train, selection, reported, batch, epochs, evaluations)
 
     @property

@@ -88,6 +88,13 @@ def test_a_class_without_rows_need_not_be_predicted(hifi):
     assert note(notes_of(hifi), NEVER) is None
 
 
+def test_a_record_of_one_class_stops_no_table(hifi):
+    one = {"equivalent": 30}
+    classes = {"labels": one, "predicted": one}
+    write_run("results", "full-ft", "mrpc", 1, 0.6, **PLACE, classes=classes)
+    assert note(notes_of(hifi), SHARES).endswith("equivalent 100 %")
+
+
 @pytest.mark.parametrize(
     ("best", "total", "is_said"),
     [([3, 3, 3], 3, True), ([3, 2, 3], 3, False), ([3], 3, False), ([1, 1], 1, False)],

@@ -104,6 +104,13 @@ def test_the_score_is_of_the_split_that_chooses(tmp_path):
     assert of_last["score"] == pytest.approx(0.3)
 
 
+def test_a_record_without_the_epoch_of_its_score_stops_no_table(hifi):
+    write_search("results", "full-ft", "rte", [0.9, 0.8], selection="holdout", curve=[])
+    answer = hifi("table search --format json")
+    assert answer.code == 0, answer.err
+    assert [row["cells"]["rte"]["value"] for row in table_of(answer)["rows"]] == [None, None]
+
+
 def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
     for task in ("rte", "cola"):
         for method in ("full-ft", "lora"):

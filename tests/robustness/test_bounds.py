@@ -102,11 +102,18 @@ def change(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+SIZES = {"trainable_backbone": 1, "stored": 1, "stored_bytes": 4, "total": 9}
 WRONG_RESULTS = [
     {"scores": {"last": 0.5, "best": float("nan"), "max": 0.5}},
     {"scores": None},
     {"metrics": {"accuracy": "high"}},
     {"report": "first"},
+    # Numbers that a table cannot hold, and those without which it cannot be made
+    {"peak_memory_bytes": 10**30},
+    {"params": {**SIZES, "trainable": 10**30}},
+    {"epochs": {"total": 0, "last": 0, "best": 0, "max": 0}},
+    {"n_examples": {"train": 8}},
+    {"classes": {"labels": {"entailment": 4}, "predicted": {"not_entailment": 4}}},
 ]
 
 
