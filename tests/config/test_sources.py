@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
-from hifi_cli.config.sources import resolve
+from hifi_cli.config.sources import architecture_of, backbone_config, resolve
 from hifi_cli.errors import HifiError, UsageError
 
 
@@ -265,6 +265,30 @@ def test_a_first_stage_names_the_sources_of_its_own_method():
     )
     replaced = resolved("stage1=null")
     assert replaced.stage1 is None and replaced.layer_of("stage1") == "command line"
+
+
+def test_a_section_that_was_removed_begins_anew_and_an_empty_one_changes_nothing():
+    words = ["stage1.weight_decay=0.5", "stage1=null", "stage1.method=bitfit"]
+    anew = rte(method="eh-ft-bitfit", overrides=words).stage1
+    assert anew and anew.weight_decay == rte(method="bitfit").weight_decay
+    assert rte(method="lora", overrides=["settings={}"]).settings == rte(method="lora").settings
+
+
+def test_a_file_beside_a_repeated_run_sets_no_name(tmp_path):
+    run = tmp_path / "config.yaml"
+    run.write_text(yaml.safe_dump(rte().model_dump(mode="json")))
+    other = tmp_path / "other.yaml"
+    other.write_text("method: lora\n")
+    assert resolve(files=[run]).method == "hifi-layerwise"
+    with pytest.raises(UsageError, match="'method' is no setting: give it as --method"):
+        resolve(files=[run, other])
+
+
+def test_the_sizes_of_a_hubs_encoder_are_those_of_its_usual_revision():
+    backbone = backbone_config("bert-base")
+    sizes = architecture_of(backbone)
+    assert sizes and sizes["num_hidden_layers"] == 12
+    assert architecture_of(backbone.model_copy(update={"revision": "another"})) is None
 
 
 def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
