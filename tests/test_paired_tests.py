@@ -13,6 +13,7 @@ from hifi_cli.paired_tests import (
     paired_statistics,
     repetition_limit,
     seeds_needed,
+    seeds_that_reach,
     sign_flip_p,
 )
 
@@ -35,6 +36,7 @@ RNG = np.random.default_rng(5)
         [[0.3, 0.1 + 0.2, -0.3, 0.5]],  # a tie but for rounding
         [[0.0, 1.0, -2.0, 3.0, 4.0, 0.0, 2.5]],
         [[3.0, -1.0, -2.0, 0.5]],  # 3 = 1 + 2: sums tie, not only values
+        [[0.1, -0.7, 0.7, -0.1, 0.8]],  # sums tie, and their whole steps do not
         [
             [1.0, 2.0, 3.0],
             [1.0, -1.5],
@@ -123,7 +125,7 @@ def test_a_false_difference_is_claimed_in_one_case_of_twenty_at_most(name, sprea
 
 def test_holms_correction():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([0.7, 0.9]) == [1.0, 1.0]
     assert holm([0.02]) == [0.02]
     assert holm([]) == []
 
@@ -138,6 +140,34 @@ def test_the_seeds_needed_have_a_power_of_80_percent():
     assert 0.78 < power < 0.9
     assert seeds_needed([[1.0]]) is None and seeds_needed([[0.001, -1.0, 1.0]]) is None
     assert seeds_needed([[1.0, 1.1] * 4]) is None  # six, and there are eight
+    # The t-test alone would do with two seeds; the sign-flip test needs six pairs.
+    assert seeds_needed([[10.0, 10.1]]) == 6
+    assert seeds_needed([[10.0, 10.1], [10.0, 10.1]]) == 3
+    # One of the tasks has more seeds than that.
+    assert seeds_needed([[10.0, 10.1] * 4, [10.0, 10.1]]) is None
+
+
+def test_the_seeds_needed_of_two_tasks_have_the_degrees_of_both():
+    """The equation by hand: n seeds of each of two tasks have 2 (n - 1) degrees of freedom."""
+    tasks = [[0.8, 1.8], [1.3, 0.3]]
+
+    def is_enough(seeds):
+        degrees = 2 * (seeds - 1)
+        quantiles = stats.t.ppf(0.975, degrees) + stats.t.ppf(0.8, degrees)
+        error = sum(np.var(task, ddof=1) / seeds for task in tasks) ** 0.5 / 2
+        return np.mean(tasks) >= quantiles * error
+
+    assert [is_enough(seeds) for seeds in (2, 3, 4)] == [False, False, True]
+    assert seeds_needed(tasks) == 4
+
+
+@pytest.mark.parametrize(
+    ("level", "tasks", "seeds"), [(0.05, 1, 6), (0.05, 2, 3), (0.05, 9, 2), (0.025, 1, 7)]
+)
+def test_the_smallest_number_of_seeds_reaches_the_level(level, tasks, seeds):
+    """An interval needs two seeds, however many tasks there are."""
+    assert seeds_that_reach(level, tasks) == seeds
+    assert 2.0 ** (1 - seeds * tasks) < level
 
 
 def test_the_limit_of_a_repetition_is_that_of_two_seeds():
