@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hifi_cli.config.registry import label_of
+from hifi_cli.config.registry import label_of, own_file
 from hifi_cli.config.sources import stored_name
 from hifi_cli.errors import UsageError
 from hifi_cli.paired_tests import mean_interval
@@ -239,6 +239,7 @@ def lay_out(spec: TableSpec, study: Study, options: ReportOptions) -> Layout:
     of_protocol = runs_with(of_protocol, backbone=_backbones(spec))
     shots = str(spec.shots or shots_of(spec.protocol))
     all_runs = of_protocol[table_keys(of_protocol)["shots"] == shots]
+    spec = _with_stored_tasks(spec, all_runs)
     left_out = _notes_on_runs_left_out(spec, study, shots)
     left_out += _note_on_measures(spec.metrics, spec.tasks or sorted(all_runs["task"].unique()))
     spec = _with_defaults(spec, all_runs)
@@ -294,6 +295,25 @@ def _note_on_measures(metrics: Sequence[str], tasks: Sequence[str]) -> list[str]
         f"no {' and '.join(measures)} of {', '.join(labels)}: the rows have no single class, or the"
         " task's YAML is not here"
     ]
+
+
+def _with_stored_tasks(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:
+    """Return a table whose own tasks have the YAML that their runs keep.
+
+    Names from a command line or a table's YAML have no file, and with it neither label nor classes.
+
+    Args:
+        spec: the table.
+        runs: rows of `Study.runs`.
+    """
+    stored = {task: task for task in runs["task"].unique()}
+    columns = []
+    for column in spec.columns:
+        if not own_file(column.task):
+            task = stored.get(column.task, column.task)
+            column = column.model_copy(update={"task": task})
+        columns.append(column)
+    return spec.model_copy(update={"columns": columns})
 
 
 def _with_defaults(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:

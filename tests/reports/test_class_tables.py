@@ -271,6 +271,14 @@ def test_own_tasks_have_them_by_the_yaml_that_the_runs_keep(hifi):
     assert table_of(hifi, "ensemble --method norm-tuning")["rows"][0]["seeds"] == 2
 
 
+def test_a_table_of_an_own_task_that_is_named_has_its_label_and_measures(hifi):
+    for seed in (1, 2):
+        write_own("full-ft", seed)
+    every = table_of(hifi, "--metrics score,ece")
+    assert every["headings"]["tickets.ece"] == "Tickets (ECE)"
+    assert table_of(hifi, "--metrics score,ece --task tickets") == every
+
+
 def test_comparisons_of_own_methods_and_tasks_have_their_labels_and_rows(hifi):
     for seed in (1, 2):
         write_own("norm-tuning", seed)
