@@ -125,7 +125,8 @@ class Baselines:
         usable = ComparableRuns.of(study, runs, OPTIONS).usable
         lacking = [name for name in names if name not in set(usable["method"])]
         if lacking:
-            raise MissingError(f"no stored run of {', '.join(lacking)} counts: hifi table says why")
+            table = f"hifi table --results-dir {study.directory}"
+            raise MissingError(f"no stored run of {', '.join(lacking)} counts: {table} says why")
         return cls(study, usable)
 
     @property

@@ -87,8 +87,9 @@ def test_a_baseline_of_which_no_run_counts_is_named(places):
     stored, _ = places
     write_run(stored, "full-ft", "rte", 1, 0.5)
     write_run(stored, "bitfit", "rte", 1, 0.5, limited=True, setting="limit")
-    with pytest.raises(MissingError, match="no stored run of bitfit counts"):
+    with pytest.raises(MissingError, match="no stored run of bitfit counts") as told:
         baselines_in(stored)
+    assert f"hifi table --results-dir {stored} says why" in str(told.value)
     assert baselines_in(stored, methods=["full-ft"]).methods == ["full-ft"]
 
 
