@@ -410,10 +410,13 @@ def _problems_of_metrics(spec: TaskSpec) -> list[str]:
             unfit.append(name)
     problems = []
     if unfit:
-        problems.append(
+        problem = (
             f"metrics: {', '.join(unfit)} does not fit a task of kind {spec.kind} with"
             f" {len(spec.labels)} labels; others are {', '.join(fitting)}"
         )
+        if spec.evaluate:
+            problem += f"; the scores of {spec.evaluate} come without being named here"
+        problems.append(problem)
     has_entity_metric = any(name.startswith("ner_") for name in spec.metrics)
     if has_entity_metric and not all(ENTITY_TAG.fullmatch(label) for label in spec.labels):
         problems.append(

@@ -57,3 +57,10 @@ def test_a_metric_that_does_not_fit_is_refused(tmp_path, task, metric):
         match=f"metrics: {metric} does not fit a task of kind {task_spec.load(task).kind}",
     ):
         task_spec.load(str(tmp_path / "own.yaml"))
+
+
+def test_a_metric_of_ones_own_among_hifis_is_pointed_to_its_key(tmp_path):
+    content = registry.load("tasks", "rte") | {"evaluate": "mcc_of_mine", "metrics": ["mine"]}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(UsageError, match="scores of mcc_of_mine come without being named here"):
+        task_spec.load(str(tmp_path / "own.yaml"))
