@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import study
@@ -13,6 +14,7 @@ from json_output import printed
 from run_folders import run_folder
 
 from hifi_cli.config.run_config import config_hash_of
+from hifi_cli.records.check import check
 from hifi_cli.runs import run as runs
 
 CB = run_folder(protocol="laptop", backbone="minilm", task="cb").parents[1]
@@ -177,6 +179,28 @@ def test_the_number_of_runs_and_what_is_said_of_them_agree(hifi):
     assert "1 of 4 runs cannot be what it says" in hifi("results check").err
     change(CB / "bitfit/seed1", collapsed=True)
     assert "2 of 4 runs cannot be what they say" in hifi("results check").err
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        (["full-ft/seed1"], ["full-ft/seed1"]),
+        # Two and two: one of them is wrong, and nobody knows which.
+        (
+            ["bitfit/seed1", "bitfit/seed2"],
+            ["bitfit/seed1", "bitfit/seed2", "full-ft/seed1", "full-ft/seed2"],
+        ),
+    ],
+)
+def test_where_no_value_is_that_of_most_runs_every_run_is_named(hifi, changed, named):
+    for run in changed:
+        counts = read_json(CB / run / "results.json")["n_examples"]
+        change(CB / run, n_examples=counts | {"train": counts["train"] + 1})
+    found = []
+    for path, problems in check(Path("results")).findings.items():
+        if any("has other train rows" in problem for problem in problems):
+            found.append("/".join(Path(path).parts[-2:]))
+    assert found == named
 
 
 def test_quiet_prints_findings_alone(hifi):

@@ -319,6 +319,7 @@ def test_a_run_of_other_data_or_weights_is_another_run(hifi, finish_run):
         {"metrics": {"accuracy": 0.5, "f1": 0.1}},
         {"epoch_metrics": [{"epoch": 1, "accuracy": 0.4}]},
         {"n_examples": {"train": 1, "selection": 1, "reported": 1}},
+        {"draws": {"order of data": 7}},
     ],
 )
 def test_another_training_with_the_same_score_is_another_run(hifi, changes):

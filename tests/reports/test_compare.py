@@ -335,6 +335,16 @@ def test_epochs_that_the_protocol_has_for_each_method_are_compared(hifi):
         assert f"differ in epochs (5 and {epochs})" in answer.err
 
 
+def test_runs_that_stopped_early_are_compared_by_the_epochs_that_they_might_have_had(hifi):
+    for method, trained in (("full-ft", 2), ("bitfit", 3)):
+        for patience, task in ((2, "rte"), (None, "cola")):
+            keys = {"patience": patience, "epochs": 3}
+            write_run("results", method, task, 1, 0.6, epochs=trained, keys=keys)
+    rows, notes = said(hifi("compare bitfit full-ft --format json"))
+    assert [*rows[0]["tasks"]] == ["rte"]
+    assert any("CoLA: left out: BitFit and Full-FT differ in epochs (3 and 2)" in n for n in notes)
+
+
 def test_a_backbone_with_the_name_of_a_method_is_not_labelled_as_the_method(hifi):
     for backbone, seed in itertools.product(("minilm", "bitfit"), (1, 2)):
         write_run("results", "full-ft", "rte", seed, 0.6 + 0.01 * seed, backbone=backbone)

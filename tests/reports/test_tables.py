@@ -162,6 +162,14 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
             assert "1 run limited, included" in cell["notes"]
 
 
+def test_other_rows_without_labels_are_no_other_data(hifi):
+    for seed, rows in ((1, "a"), (2, "b")):
+        data = {"train": "t", "validation": "v", "test": rows}
+        write_run("results", "full-ft", "rte", seed, 0.4 + 0.1 * seed, data=data)
+    cell = rows_of(hifi("table --format json"))["full-ft", "runs"]["cells"]["rte"]
+    assert cell["value"] == pytest.approx(55) and cell["notes"] == []
+
+
 def test_a_row_without_scores_leaves_the_others_their_average(hifi):
     for task, score in (("rte", 0.6), ("cola", 0.5)):
         write_run("results", "full-ft", task, 1, score)
@@ -322,6 +330,14 @@ def test_another_metric_at_another_epoch_comes_from_the_epochs_or_not_at_all(
         assert row["scores"]["stsb.pearson"] == values
         lost = "1 of 2 seeds: no pearson stored for this score"
         assert (lost in row["cells"]["stsb.pearson"]["notes"]) is (len(values) == 1)
+
+
+def test_other_metrics_of_a_run_that_reports_its_last_epoch_are_of_that_epoch(hifi):
+    kept = {"last": 0.8, "report": "last", "metrics": {"pearson": 0.7}}
+    write_run("results", "full-ft", "stsb", 1, 0.9, **kept)
+    answer = hifi("table --metrics score,pearson --format json")
+    cells = rows_of(answer)["full-ft", "runs"]["cells"]
+    assert (cells["stsb"]["value"], cells["stsb.pearson"]["value"]) == (80, 70)
 
 
 def test_a_laptops_runs_in_a_papers_layout(hifi):
