@@ -5,8 +5,10 @@ from prepared_models import prepare, splits_of
 from torch import nn
 
 from hifi_cli.methods.full_ft import FullFineTuning
+from hifi_cli.methods.two_stage import TwoStage
 from hifi_cli.training.batches import batches_by_length, in_order
 from hifi_cli.training.loop import Trainer
+from hifi_cli.training.stage import occurring_words
 
 
 def begun_stage(make, workspace, *words):
@@ -47,6 +49,12 @@ def test_each_stage_has_the_settings_of_its_own_optimizer(make, workspace):
         assert found == settings and vectors["weight_decay"] == 0
 
 
+def test_the_words_that_train_are_those_of_the_examples_and_the_padding(make, workspace):
+    examples = splits_of(make("full-ft"), workspace).train[:2]
+    ids = {int(word) for example in examples for word in example.sequences[0]["input_ids"]}
+    assert occurring_words(examples, {"input_ids": 99}) == ids | {99}
+
+
 def test_a_gradient_that_a_method_read_is_no_part_of_the_first_step(make, workspace, monkeypatch):
     """A method need not read the gradients of all batches."""
     monkeypatch.setattr(FullFineTuning, "on_stage_start", lambda _, __, gradients: next(gradients))
@@ -54,7 +62,31 @@ def test_a_gradient_that_a_method_read_is_no_part_of_the_first_step(make, worksp
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
 
-def test_a_stage_counts_its_own_steps(make, workspace):
+def test_a_method_reads_gradients_of_the_loss_with_class_weights(make, workspace, monkeypatch):
+    read = []
+
+    def keep_first(_, model, gradients):
+        next(gradients)
+        read.append(model.classifier.bias.grad.clone())
+
+    monkeypatch.setattr(FullFineTuning, "on_stage_start", keep_first)
+    trainer, _ = begun_stage(make, workspace, "full-ft", "class_weights=[1,9]", "dropout=0.0")
+    trainer.runner.accumulate_gradient(trainer.splits.gradient_batches[0], [1.0, 9.0])
+    torch.testing.assert_close(trainer.model.classifier.bias.grad, read[0])
+
+
+def test_a_stage_has_trained_after_a_step_with_a_learning_rate(make, workspace):
+    trainer, batch = begun_stage(make, workspace, "full-ft", "warmup=0.5")
+    trained = [trainer.stage.has_trained()]
+    for _ in range(2):
+        trainer.train_step(batch)
+        trained.append(trainer.stage.has_trained())
+    assert trained == [False, False, True]  # the first step of a warm-up has a rate of 0
+
+
+def test_a_stage_counts_its_own_steps(make, workspace, monkeypatch):
+    seen = []
+    monkeypatch.setattr(TwoStage, "before_step", lambda _, __, *numbers: seen.append(numbers))
     trainer, batch = begun_stage(make, workspace, "eh-ft-bitfit", "settings.stage1_fraction=0.5")
     assert trainer.stage.next_step == 0
     trainer.train_step(batch)
@@ -65,6 +97,10 @@ def test_a_stage_counts_its_own_steps(make, workspace):
         == trainer.plan.stage_steps[1].start
         == trainer.plan.stage_steps[0].stop
     )
+    steps = trainer.plan.stage_steps[1]
+    trainer.train_step(batch)
+    trainer.train_step(batch)
+    assert seen == [(steps.start, steps), (steps.start + 1, steps)]
 
 
 def test_results_of_batches_by_length_are_in_the_order_of_the_examples(make, workspace):
