@@ -205,3 +205,15 @@ def test_after_a_forward_pass_the_model_takes_padded_batches_again(make, workspa
     ids = torch.ones(2, 5, dtype=torch.long)
     prepared.encoder.base(input_ids=ids, attention_mask=ids)
     assert shapes == [(1, sum(map(len, examples))), (2, 5)]
+
+
+def test_layers_with_and_without_a_window_have_masks_of_their_own():
+    """In any order: layers of both kinds follow one another in ModernBERT."""
+    token_mask = torch.tensor([[True, True, True, True], [True, True, False, False]])
+    index, _ = token_packing.real_token_index(token_mask)
+    layout = token_packing.PaddingLayout(index, token_mask)
+    near = (torch.arange(4)[:, None] - torch.arange(4)).abs() < 2
+    for window in (None, 2, None, 2):
+        expected = token_mask[:, None, None] if window is None else token_mask[:, None, None] & near
+        mask = layout.attention_mask(torch.float32, window)
+        assert torch.equal(mask == 0, expected)
