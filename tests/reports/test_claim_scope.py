@@ -124,9 +124,9 @@ def test_a_task_at_chance_is_left_out_by_name(hifi, base, labels, is_left_out):
     assert ("On CoLA, MRPC, STS-B." in note) is is_left_out
 
 
-@pytest.mark.parametrize(("rival", "is_left_out"), [(0.9, False), (0.6, True)])
+@pytest.mark.parametrize(("rival", "is_left_out"), [(0.85, False), (0.6, True)])
 def test_all_comparisons_of_a_claim_are_about_the_same_tasks(hifi, rival, is_left_out):
-    """HiFi and Full-FT alone have a mean of 57, HiFi and the better BitFit one of 73: at chance is below 65."""
+    """All three have a mean of 66, and of 64 if HiFi counted in both comparisons: at chance is below 65."""
     claim = {"kind": "difference", "text": "t", "where": "w", "first": "hifi-layerwise"}
     file = {
         "description": "d",

@@ -89,6 +89,11 @@ def test_misprints_and_opposite_numbers_are_named():
         "the published numbers say the opposite"
         in effect_of("hifi", "sparse-above-structured", 1, 0)[1]
     )
+    # A claim with a bound of its own does not say that the difference is above 0.
+    claim = claims_spec.load("hifi").claims["sparse-above-structured"]
+    bounded = claim.model_copy(update={"at_least": -5.0})
+    names = (claim.first[1], claim.second[0], [], "bert-large")
+    assert not any("opposite" in doubt for doubt in published_effect(bounded, *names).doubts)
 
 
 def test_verdicts_of_runs(own):
