@@ -55,6 +55,8 @@ _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_h
 _DRAWS = ("draws", "common_draws")
 # The ending of a metric's name that is of the rows which a user's own data hold out.
 HELD_OUT = "_held_out"
+# What the score of each choice is of, in titles and sentences.
+EPOCHS = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
 # The columns that make the cell of a table: its runs differ by seed alone.
 _CELL = ["method", "backbone", "task"]
 
@@ -137,6 +139,12 @@ class ComparableRuns:
     def usable(self) -> pd.DataFrame:
         """The rows of `frame` that count, with or without a score."""
         return self.frame[self.frame["excluded_because"] == ""]
+
+    @property
+    def shown_epochs(self) -> str:
+        """The epochs of the scores that count, in words: `best epoch`."""
+        choices = sorted(self.usable["shown_epoch"].unique())
+        return " and ".join(EPOCHS[choice] for choice in choices)
 
     @property
     def conditions(self) -> dict[str, str]:

@@ -24,6 +24,7 @@ from hifi_cli.records.study import TABLE_KEYS, Study
 from hifi_cli.reports import published, table_notes
 from hifi_cli.reports.calibration import MEASURES, classes_of
 from hifi_cli.reports.comparable import (
+    EPOCHS,
     ComparableRuns,
     RowKey,
     is_of_held_out_rows,
@@ -57,7 +58,6 @@ from hifi_cli.reports.table_spec import (
 from hifi_cli.tasks.metrics import heading_of, is_lower_better, within_range
 from hifi_cli.text import counted_noun, format_number
 
-EPOCHS = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
 # Columns of trained shares in percent: their headings, and the column of `Study.runs` that is
 # divided by all parameters.
 SHARES = {

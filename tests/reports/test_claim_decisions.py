@@ -11,9 +11,8 @@ from hifi_cli.reports.claims.decide import (
     Condition,
     Finding,
     condition_of,
+    decide_claim,
     decide_comparison,
-    most_telling,
-    verdict_of_claim,
     verdict_of_values,
 )
 from hifi_cli.reports.claims.evidence import Evidence
@@ -73,11 +72,11 @@ def test_the_printed_comparison_is_one_that_decides():
     ]
     assert [each.verdict for each in findings] == ["not reproduced", "undecided"]
     assert findings[1].effect < findings[0].effect
-    assert most_telling(findings, "not reproduced") is findings[0]
+    assert decide_claim(findings).telling is findings[0]
     # Of several with the verdict, it is the one with the smallest effect.
     lower = finding([-1.0 + value for value in values["bitfit"]])
     assert lower.verdict == "not reproduced"
-    assert most_telling([*findings, lower], "not reproduced") is lower
+    assert decide_claim([*findings, lower]).telling is lower
 
 
 @pytest.mark.parametrize(
@@ -114,7 +113,8 @@ def test_a_claim_requires_what_its_bounds_and_the_paper_say(keys, published, wit
 )
 def test_a_claim_has_the_worst_verdict_of_its_comparisons(verdicts, expected):
     findings = [Finding(Evidence("", {}), each, str(at)) for at, each in enumerate(verdicts)]
-    assert verdict_of_claim(findings) == expected
+    decision = decide_claim(findings)
+    assert (decision.verdict, decision.reason) == expected
 
 
 def test_a_small_ratio_is_itself_and_a_task_without_values_leaves_a_claim_undecided():
@@ -122,6 +122,14 @@ def test_a_small_ratio_is_itself_and_a_task_without_values_leaves_a_claim_undeci
     assert found.effect == pytest.approx(0.02)
     half = decide_comparison(Evidence("", {"rte": [9.0] * 9}, ["rte", "cola"]), SUPERIOR)
     assert (half.verdict, half.reason) == ("undecided", "1 of 2 tasks")
+
+
+def test_the_reason_is_that_of_the_printed_comparison():
+    wide = [9.0, -3.0, 4.0, -1.0, 5.0, 2.0]
+    findings = [finding([9.0, 9.1, 9.2]), finding(wide)]
+    assert [each.verdict for each in findings] == ["undecided", "undecided"]
+    decision = decide_claim(findings)
+    assert decision.telling is findings[1] and decision.reason == "interval too wide"
 
 
 def test_several_comparisons_are_rejected_at_their_share_of_the_level():

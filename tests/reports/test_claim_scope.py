@@ -219,7 +219,7 @@ def test_a_verdict_must_hold_for_the_last_epochs(hifi):
     for task in ("rte", "mrpc", "cola", "stsb"):
         write_pairs(task, 2.0, last=0.7)  # both methods are as good after the last epoch
     cells, _, _ = claim_of(hifi("claims hifi/above-full-ft", *LAPTOP), "above-full-ft")
-    assert cells["reason"] == "reproduced by the reported epochs, not reproduced by the last ones"
+    assert cells["reason"] == "reproduced by the best epoch, not reproduced by the last epoch"
     cells, _, _ = claim_of(
         hifi("claims", "hifi/above-full-ft", *LAPTOP, "--score", "last"), "above-full-ft"
     )

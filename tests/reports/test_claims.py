@@ -163,7 +163,26 @@ def test_an_order_holds_if_every_comparison_does(hifi):
             write_run("results", "lora", task, seed, 0.55 + 0.001 * seed)
     cells, note, _ = claim_of(hifi("claims order.yaml --format json"), "order")
     assert cells["verdict"] == "not reproduced" and cells["ours"] == pytest.approx(-4.75)
-    assert "BitFit above Full-FT: +2.00 [" in note and "LoRA above Full-FT: -4.75 [" in note
+    assert "By the best epoch: BitFit above Full-FT: +2.00 [" in note
+    assert "; LoRA above Full-FT: -4.75 [" in note
+
+
+def test_a_claim_that_is_undecided_by_the_last_epoch_shows_the_comparison_that_the_best_one_decides(
+    hifi,
+):
+    content = yaml.safe_load(OWN)
+    claim = {**SIMPLE, "first": ["bitfit", "lora"], "second": "full-ft"}
+    Path("order.yaml").write_text(yaml.safe_dump({**content, "claims": {"order": claim}}))
+    wide = (-0.09, 0.08, -0.08, 0.09, -0.07, 0.05, -0.06, 0.04)
+    for task in ("rte", "cola"):
+        for seed, far in enumerate(wide, start=1):
+            near = 0.0001 * (seed % 3 - 1)
+            for method, best in (("full-ft", 0.6), ("bitfit", 0.6 + near), ("lora", 0.6 + far)):
+                last = 0.5 if method == "full-ft" else 0.5 + far
+                write_run("results", method, task, seed, best, last=last)
+    cells, note, _ = claim_of(hifi("claims order.yaml --format json"), "order")
+    assert cells["reason"] == "not reproduced by the best epoch, undecided by the last epoch"
+    assert "LoRA above Full-FT: -0.50 [" in note and cells["ours"] == pytest.approx(0, abs=0.01)
 
 
 def test_a_claim_may_be_about_every_task(hifi):

@@ -259,33 +259,45 @@ def decide_comparisons(
     return findings
 
 
-def verdict_of_claim(findings: Sequence[Finding]) -> tuple[Verdict, str]:
-    """Return the verdict on a claim, and why.
+@dataclass(frozen=True)
+class Decision:
+    """The decision on a claim.
+
+    Attributes:
+        verdict: on the claim.
+        reason: why there is no verdict, or what it means; empty: nothing need be said.
+        telling: the comparison whose numbers are printed for the claim.
+    """
+
+    verdict: Verdict
+    reason: str
+    telling: Finding
+
+
+def decide_claim(findings: Sequence[Finding]) -> Decision:
+    """Decide a claim by its comparisons.
 
     It is reproduced if every comparison is, and not reproduced if one is not.
     """
     verdicts = [finding.verdict for finding in findings]
     not_run = verdicts.count("not run")
     if 0 < not_run < len(findings) and "not reproduced" not in verdicts:
-        return "undecided", f"{not_run} of {len(findings)} comparisons not run"
+        were_run = [finding for finding in findings if finding.verdict != "not run"]
+        reason = f"{not_run} of {len(findings)} comparisons not run"
+        return Decision("undecided", reason, _with_smallest_effect(were_run))
     # The claim gets the worst verdict of its comparisons.
     from_the_worst: list[Verdict] = ["not reproduced", "not run", "undecided", "reproduced"]
     verdict = min(verdicts, key=from_the_worst.index)
-    # The first of several comparisons with this verdict says why.
-    first = next(finding for finding in findings if finding.verdict == verdict)
-    return verdict, first.reason
+    of_verdict = [finding for finding in findings if finding.verdict == verdict]
+    # The reason is that of the comparison which is printed: each may have another one.
+    telling = _with_smallest_effect(of_verdict)
+    return Decision(verdict, telling.reason, telling)
 
 
-def most_telling(findings: Sequence[Finding], verdict: Verdict) -> Finding:
-    """Return the comparison that is printed for a claim of several.
-
-    It is the one with the smallest effect among those with the claim's verdict, or among those with
-    a known effect, or among all.
-    """
-    known = [finding for finding in findings if finding.effect is not None]
-    of_verdict = [finding for finding in known if finding.verdict == verdict]
+def _with_smallest_effect(findings: Sequence[Finding]) -> Finding:
+    """Return the comparison with the smallest effect; the first one where no effect is known."""
 
     def effect(finding: Finding) -> float:
-        return finding.effect or 0.0
+        return inf if finding.effect is None else finding.effect
 
-    return min(of_verdict or known or findings, key=effect)
+    return min(findings, key=effect)

@@ -14,12 +14,12 @@ from hifi_cli.records.stored import command_for_new_runs, results_dir_option
 from hifi_cli.records.study import Study
 from hifi_cli.reports.calibration import MEASURES
 from hifi_cli.reports.claims.decide import (
+    Decision,
     Finding,
     Verdict,
     condition_of,
+    decide_claim,
     decide_comparisons,
-    most_telling,
-    verdict_of_claim,
 )
 from hifi_cli.reports.claims.evidence import (
     Evidence,
@@ -123,16 +123,16 @@ class AskedClaim:
     def decided(
         self,
         findings: Sequence[Finding],
-        verdict: Verdict,
-        reason: str,
+        decision: Decision,
         *,
+        epochs: str = "",
         lacks_runs: bool = False,
         command_of_figure: Sequence[str] = (),
     ) -> "DecidedClaim":
         """Return the claim with its verdict; the arguments are the attributes of `DecidedClaim`."""
         seeds = smallest_seeds(self.claim, self.file)
         return DecidedClaim(
-            self.name, self.claim, findings, verdict, reason, seeds, lacks_runs, command_of_figure
+            self.name, self.claim, findings, decision, seeds, epochs, lacks_runs, command_of_figure
         )
 
 
@@ -144,9 +144,9 @@ class DecidedClaim:
         name: of the claim in its file.
         claim: what it says.
         findings: on each comparison.
-        verdict: on the claim.
-        reason: why there is no verdict, or what it means; empty: nothing need be said.
+        decision: on the claim.
         seeds: with how many seeds it can be decided at all.
+        epochs: those of the scores that the findings are about; empty: they are about no scores.
         lacks_runs: whether a run that it asks for is not finished.
         command_of_figure: computes the figure that it asks for; empty: the figure is there.
     """
@@ -154,9 +154,9 @@ class DecidedClaim:
     name: str
     claim: Claim
     findings: Sequence[Finding]
-    verdict: Verdict
-    reason: str
+    decision: Decision
     seeds: SmallestSeeds
+    epochs: str
     lacks_runs: bool
     command_of_figure: Sequence[str]
 
@@ -188,9 +188,9 @@ def table_of_verdicts(
     # A claim that was not run has no row beside others; a note names it.
     shown = decided
     if len(decided) > 1:
-        shown = [each for each in decided if each.verdict != "not run"]
+        shown = [each for each in decided if each.decision.verdict != "not run"]
     notes = _notes(name, decided)
-    is_any_decided = any(each.verdict != "not run" for each in decided)
+    is_any_decided = any(each.decision.verdict != "not run" for each in decided)
     if is_any_decided:
         notes.append(RULE)
     backbone = stored_name("backbones", file.backbone)
@@ -225,7 +225,7 @@ def _decided(asked: AskedClaim, runs: RunsOfClaims) -> DecidedClaim:
     undecidable = why_undecidable(claim, asked.file)
     if undecidable:
         findings = [Finding(Evidence(asked.name, {}), "not run", undecidable)]
-        return asked.decided(findings, "not run", undecidable)
+        return asked.decided(findings, decide_claim(findings))
     if isinstance(claim, NumberClaim) and claim.figure:
         return _decided_by_figure(asked, claim, study)
     return _decided_by_runs(asked, runs)
@@ -242,8 +242,7 @@ def _decided_by_figure(asked: AskedClaim, claim: NumberClaim, study: Study) -> D
     command = command_of_figure(claim, study, asked.protocol, asked.backbone)
     evidence = evidence_of_figure(claim, study, asked.protocol, asked.backbone)
     findings = decide_comparisons(claim, evidence, asked.file.margin)
-    verdict, reason = verdict_of_claim(findings)
-    return asked.decided(findings, verdict, reason, command_of_figure=command)
+    return asked.decided(findings, decide_claim(findings), command_of_figure=command)
 
 
 def _decided_by_runs(asked: AskedClaim, runs: RunsOfClaims) -> DecidedClaim:
@@ -252,19 +251,38 @@ def _decided_by_runs(asked: AskedClaim, runs: RunsOfClaims) -> DecidedClaim:
     epoch_choice = runs.options.epoch_choice
     comparable = runs.of(asked.protocol, asked.backbone, claim.metric, epoch_choice)
     findings = _findings(asked, comparable)
-    verdict, reason = verdict_of_claim(findings)
-    is_decided = verdict in ("reproduced", "not reproduced")
-    # A verdict must hold for the last epochs too, or it is about the choice of the epoch: the best one
-    # may be chosen on the rows that are scored, which favours methods that vary more. Predictions are
-    # stored of one epoch only, so that measures of them have no other score.
-    if is_decided and isinstance(claim, DifferenceClaim) and claim.metric not in MEASURES:
-        of_last = runs.of(asked.protocol, asked.backbone, claim.metric, "last")
-        last, _ = verdict_of_claim(_findings(asked, of_last))
-        if last != verdict:
-            reason = f"{verdict} by the reported epochs, {last} by the last ones"
-            verdict = "undecided"
+    decision = decide_claim(findings)
+    epochs = ""
+    # Predictions are stored of one epoch only, so that measures of them have no other score.
+    if isinstance(claim, DifferenceClaim) and claim.metric not in MEASURES:
+        epochs = comparable.shown_epochs
+        decision = _held_against_last(asked, decision, runs, epochs)
     lacks_some = lacks_runs(claim, asked.file, comparable)
-    return asked.decided(findings, verdict, reason, lacks_runs=lacks_some)
+    return asked.decided(findings, decision, epochs=epochs, lacks_runs=lacks_some)
+
+
+def _held_against_last(
+    asked: AskedClaim, decision: Decision, runs: RunsOfClaims, epochs: str
+) -> Decision:
+    """Return the decision on a claim: undecided where the last epochs give another verdict.
+
+    The two then disagree by the choice of the epoch: the best one may be chosen on the rows that are
+    scored, which favours methods that vary more.
+
+    Args:
+        asked: the claim and its file.
+        decision: by the scores that tables show.
+        runs: those that claims ask for.
+        epochs: of the scores that tables show, in words.
+    """
+    if decision.verdict not in ("reproduced", "not reproduced"):
+        return decision
+    of_last = runs.of(asked.protocol, asked.backbone, asked.claim.metric, "last")
+    last = decide_claim(_findings(asked, of_last)).verdict
+    if last == decision.verdict:
+        return decision
+    reason = f"{decision.verdict} by the {epochs}, {last} by the last epoch"
+    return replace(decision, verdict="undecided", reason=reason)
 
 
 def _findings(asked: AskedClaim, runs: ComparableRuns) -> list[Finding]:
@@ -278,7 +296,7 @@ def _findings(asked: AskedClaim, runs: ComparableRuns) -> list[Finding]:
 
 def _count_of_verdicts(decided: Sequence[DecidedClaim]) -> str:
     """Return how many claims have each verdict: `3 reproduced, 1 undecided`."""
-    found = [each.verdict for each in decided]
+    found = [each.decision.verdict for each in decided]
     return ", ".join(f"{found.count(word)} {word}" for word in get_args(Verdict) if word in found)
 
 
@@ -302,14 +320,14 @@ def _columns() -> list[Column]:
 def _row(decided: DecidedClaim) -> Row:
     """Return a row of the table: of several comparisons, the one that tells most about the verdict."""
     claim = decided.claim
-    finding = most_telling(decided.findings, decided.verdict)
+    finding = decided.decision.telling
     published = finding.evidence.published.effect
     runs: frozenset[object] = frozenset()
     for each in decided.findings:
         runs |= each.evidence.runs
     cells = {
-        "verdict": Cell(decided.verdict),
-        "reason": Cell(decided.reason),
+        "verdict": Cell(decided.decision.verdict),
+        "reason": Cell(decided.decision.reason),
         "ours": Cell(finding.effect, interval=finding.interval),
         "published": Cell(published),
         "runs": Cell(len(runs)),
@@ -398,8 +416,8 @@ def _notes(name: str, decided: Sequence[DecidedClaim]) -> list[str]:
     notes = []
     not_run: dict[str, list[str]] = {}
     for each in decided:
-        if each.verdict == "not run":
-            not_run.setdefault(each.reason, []).append(each.name)
+        if each.decision.verdict == "not run":
+            not_run.setdefault(each.decision.reason, []).append(each.name)
         else:
             notes.append(f"{each.name}: {_joined(_main_sentences(each))}")
     if notes:
@@ -436,8 +454,8 @@ def _main_sentences(decided: DecidedClaim) -> list[str]:
     sentences = [f"{claim.text.rstrip('.')} ({where})"]
     if claim.note:
         sentences.append(claim.note.rstrip("."))
-    if decided.reason:
-        sentences.append(f"{decided.verdict}: {decided.reason}")
+    if decided.decision.reason:
+        sentences.append(f"{decided.decision.verdict}: {decided.decision.reason}")
     tasks: dict[str, None] = {}
     for finding in decided.findings:
         tasks |= dict.fromkeys(finding.evidence.values)
@@ -450,13 +468,14 @@ def _main_sentences(decided: DecidedClaim) -> list[str]:
 def _details(decided: DecidedClaim) -> list[str]:
     """Return every comparison of a claim, doubts about the published numbers, and notes on runs."""
     sentences = []
-    if len(decided.findings) > 1 and decided.verdict != "not run":
+    if len(decided.findings) > 1 and decided.decision.verdict != "not run":
         texts = []
         for finding in decided.findings:
             words = [_ours(finding, decided.claim), finding.verdict]
             said = " ".join(word for word in words if word)
             texts.append(f"{finding.evidence.label}: {said}")
-        sentences.append("; ".join(texts))
+        by_epochs = f"by the {decided.epochs}: " if decided.epochs else ""
+        sentences.append(by_epochs + "; ".join(texts))
     doubts: dict[str, None] = {}
     for finding in decided.findings:
         doubts |= dict.fromkeys(finding.evidence.published.doubts)
