@@ -55,6 +55,15 @@ def test_the_words_that_train_are_those_of_the_examples_and_the_padding(make, wo
     assert occurring_words(examples, {"input_ids": 99}) == ids | {99}
 
 
+def test_an_evaluation_reads_words_that_no_train_example_has(make, workspace):
+    trainer, _ = begun_stage(make, workspace, "full-ft", "limit=2")
+    embedding = trainer.encoder.word_embedding
+    ids = torch.arange(len(embedding.weight))
+    trainer.model.eval()
+    assert torch.equal(embedding(ids), embedding.weight)
+    assert len(trainer.stage.word_rows.rows) < len(ids)
+
+
 def test_a_gradient_that_a_method_read_is_no_part_of_the_first_step(make, workspace, monkeypatch):
     """A method need not read the gradients of all batches."""
     monkeypatch.setattr(FullFineTuning, "on_stage_start", lambda _, __, gradients: next(gradients))
