@@ -130,6 +130,12 @@ def test_chosen_entries_of_matrices_decay_and_those_of_vectors_do_not(make, work
     assert decays == expected and len(decays) == len(names)
 
 
+def test_a_few_shot_run_takes_its_mask_from_the_full_train_split(make, workspace):
+    splits = splits_of(make("child-tuning-d", "shots=4"), workspace)
+    read = {example.row.id for batch in splits.gradient_batches for example in batch}
+    assert (len(splits.train), len(read)) == (8, 48)
+
+
 def test_highest_is_exact_where_values_tie():
     masks = top_k_masks({"a": torch.ones(3, 4), "b": torch.zeros(5)}, 0.5)
     assert sum(int(mask.sum()) for mask in masks.values()) == round(0.5 * 17)
