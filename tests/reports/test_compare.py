@@ -245,6 +245,14 @@ def test_the_second_of_two_comparisons_needs_fewer_seeds(hifi):
     ]
 
 
+def test_two_comparisons_need_a_pair_more_than_one(hifi):
+    for other in ("bitfit", "lora"):
+        grid("full-ft", other, seeds=range(1, 7), gap=0.1)
+    rows, notes = said(hifi("compare full-ft bitfit lora --format json"))
+    assert [(row["p_holm"], row["verdict"]) for row in rows] == [(0.0625, "no conclusion")] * 2
+    assert "6 of 6 pairs of runs differ, and p < 0.05 takes at least 7" in notes[0]
+
+
 def test_scores_of_different_metrics_are_never_compared(hifi):
     for seed in (1, 2):
         both = {"accuracy": 0.6, "matthews": 0.5}
