@@ -222,6 +222,7 @@ def test_the_page_of_results_has_the_claims_of_the_study(hifi):
         _check_published(of_study, decided[study, key])
 
 
+@pytest.mark.slow
 def test_verdicts_hold_for_the_last_epoch_and_with_six_seeds(hifi, tmp_path):
     """Two verdicts do not: they need the seeds 10 and 11, as the page says."""
     needs_all_seeds = {"above-random", "easy-tasks-no-gain"}
@@ -274,6 +275,7 @@ def test_the_verdict_on_random_heads_is_undecided_without_one_of_six_seeds(hifi,
     assert "without any one of six of the" in _section("## The claims of both papers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "protocol", "decided"),
     [("hifi", "study", 3), ("rankings", "study", 1), ("ehft", "study-ehft", 5)],
