@@ -338,3 +338,22 @@ def test_the_trainers_names_are_pointed_to_ours(hifi, word, ours):
     answer = hifi("train --protocol demo --dry-run", word)
     key = word.partition("=")[0]
     assert answer.code == 2 and answer.err.endswith(f"unknown key '{key}': here it is {ours}\n")
+
+
+@pytest.mark.parametrize(
+    ("method", "setting"),
+    [
+        ("hifi-layerwise", "heads: {rank: ./own.py}"),
+        ("eh-ft-bitfit", "stage1: {method: ./own.yaml}"),
+    ],
+)
+def test_a_file_of_settings_names_no_code_that_would_be_executed(hifi, tmp_path, method, setting):
+    """The file may be that of a run of others."""
+    (tmp_path / "own.yaml").write_text("description: of others\nimplementation: own.py\n")
+    (tmp_path / "own.py").write_text("open('executed', 'w')\n")
+    (tmp_path / "others.yaml").write_text(f"{setting}\n")
+    words = ["train", "--task", "demo-entailment", "--method", method, "--protocol", "demo"]
+    answer = hifi(*words, "-c", "others.yaml")
+    assert answer.code == 2
+    assert "is a path, and only a name may stand here" in answer.err
+    assert not (tmp_path / "executed").exists()
