@@ -76,7 +76,7 @@ def _find_in_names(result: RunResult, spec: TaskSpec) -> Iterator[str]:
     if unknown:
         yield f"extra_validation: the task has no {abbreviate(unknown)}"
         return
-    # Not every copy of a task has its extra splits; those of the run's data were measured.
+    # Some copies of a task lack its extra splits; those of the run's data were measured.
     for extra, split in spec.extra_validation.items():
         if split in result.data and extra not in result.extra_validation:
             yield f"data has {split}, and extra_validation lacks {extra}"

@@ -55,7 +55,7 @@ def signs_of(
 
 def is_chosen_on_reported_rows(result: RunResult) -> bool:
     """Return whether the epoch of a run's score was chosen on the rows that the score is of."""
-    # Of one epoch nothing is chosen.
+    # Nothing is chosen from a single epoch.
     has_choice = result.epochs is not None and result.epochs.total > 1
     return has_choice and result.epoch_rule.is_chosen_on_reported_rows
 

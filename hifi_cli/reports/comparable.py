@@ -55,7 +55,7 @@ _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_h
 _DRAWS = ("draws", "common_draws")
 # The ending of a metric's name that is of the rows which a user's own data hold out.
 HELD_OUT = "_held_out"
-# What the score of each choice is of, in titles and sentences.
+# The epoch whose score each choice takes, in titles and sentences.
 EPOCHS = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
 # The columns that make the cell of a table: its runs differ by seed alone.
 _CELL = ["method", "backbone", "task"]
@@ -225,7 +225,7 @@ def note_on_epochs(runs: pd.DataFrame) -> list[str]:
     Args:
         runs: rows of `ComparableRuns.frame`.
     """
-    # Of one epoch nothing is chosen.
+    # Nothing is chosen from a single epoch.
     several = runs[runs["epoch_last"] > 1]
     rules = map(EpochRule, several["shown_epoch"], several["selection"])
     if any(rule.is_chosen_on_reported_rows for rule in rules):

@@ -118,7 +118,7 @@ def test_global_divides_the_heads_by_their_share_of_their_layer():
     assert chosen([1.0, -4, 3, 2], [0.0, 1, 0, 1]).heads == [[], [1, 3]]
     lowest = chosen([10.0, 9, 8, 7], [0.0, 0, 3, 1], lowest_first=True)
     assert lowest.heads == [[], [0, 1]]
-    # Of two layers that tie, it is the one that gave the last head.
+    # If two layers tie, it is the one that gave the last head.
     layers = [2.0, 1, 1], [1.0, 2, 1]
     assert [chosen(*layers, k=k).ties for k in (1, 2, 3)] == [[], [0], []]
     assert chosen(*layers, k=2).heads == [[0, 1, 2], [1]]

@@ -362,7 +362,7 @@ def test_a_selecting_score_below_its_range_is_found(stored):
 
 @pytest.mark.parametrize("file", ["predictions", "run"])
 def test_a_run_that_lost_its_line_of_a_packed_study_is_found(stored, file):
-    """As a bad merge leaves it: its predictions, or its own files, are there still."""
+    """A bad merge leaves it so: its predictions, or its own files, are there still."""
 
     def edit(records, predictions):
         record = records.pop(RUN)

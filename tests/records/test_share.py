@@ -234,7 +234,7 @@ def test_a_packed_record_with_a_path_for_a_name_is_a_line_to_remove(hifi, finish
 
 
 def test_lines_of_a_packed_study_in_another_order_are_the_same_study(hifi):
-    """As where two studies were put together: the last run of a task may speak for it, so the order counts."""
+    """Two studies that were put together are so: the last run of a task may speak for it, and the order counts."""
     for seed in (1, 2, 10):
         labels = {"entailment": seed, "not_entailment": 1}
         classes = {"labels": labels, "predicted": labels}

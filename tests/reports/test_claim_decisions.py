@@ -73,7 +73,7 @@ def test_the_printed_comparison_is_one_that_decides():
     assert [each.verdict for each in findings] == ["not reproduced", "undecided"]
     assert findings[1].effect < findings[0].effect
     assert decide_claim(findings).telling is findings[0]
-    # Of several with the verdict, it is the one with the smallest effect.
+    # If several have the verdict, it is the one with the smallest effect.
     lower = finding([-1.0 + value for value in values["bitfit"]])
     assert lower.verdict == "not reproduced"
     assert decide_claim([*findings, lower]).telling is lower

@@ -113,7 +113,7 @@ def test_the_search_is_that_of_the_baseline_that_tried_most_rates(places):
         keys = {"learning_rate": rate, **search["keys"]}
         places_of = {"variant": f"rate-{rate:g}", "selection": "holdout", "keys": keys}
         write_run(stored, "lora", "rte", 1, 0.5, **places_of)
-        # As many on another protocol, and for a method that is no baseline.
+        # Another protocol has as many, and so has a method that is no baseline.
         write_run(stored, "bitfit", "rte", 1, 0.5, protocol="laptop", **places_of)
         write_run(stored, "adapter", "rte", 1, 0.5, **places_of)
         if number == 0:

@@ -330,7 +330,7 @@ GIT_OF_THE_RECORD = (
 
 @pytest.mark.slow
 def test_git_is_asked_about_this_code_alone(tmp_path):
-    """As in a hook of git, which sets these variables for its own repository."""
+    """A hook of git sets these variables for its own repository."""
     other = tmp_path / "other"
     subprocess.run(["git", "init", "-q", str(other)], check=True)
     identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]

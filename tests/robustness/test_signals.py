@@ -78,7 +78,7 @@ def test_a_second_urgent_signal_ends_at_once_and_others_wait(handlers):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_a_second_signal_while_the_interpreter_ends_prints_no_traceback(number):
-    """As after two quick presses of Ctrl-C."""
+    """Two quick presses of Ctrl-C do this."""
     program = (
         "import atexit, signal; from hifi_cli.cli import app\n"
         f"number = {int(number)}\n"

@@ -121,7 +121,7 @@ def test_what_cannot_be_started_from_is_refused(make, workspace, encoders):
 
 
 def test_a_finished_run_whose_start_is_not_here_is_told_by_its_configuration(hifi):
-    """As where a run was copied without the one that it started from: a grid of both trains that one."""
+    """A run was copied without the one that it started from: a grid of both trains that one."""
     first = run_folder("", protocol="chain", backbone="demo", task="demo-entailment")
     case = {"tasks": ["demo-acceptability"], "config": {"start_from": str(first)}}
     Path("chain.yaml").write_text(json.dumps({"description": "d", "base": "demo", "cases": [case]}))

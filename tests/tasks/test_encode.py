@@ -224,7 +224,7 @@ def test_windows_cover_the_context_and_point_at_the_answer(encoders, context, da
 
 @pytest.mark.parametrize("answer", ["cat", "-", "bird"])
 def test_the_tokens_beside_an_answer_are_not_part_of_it(tokenizer, answer):
-    """Of several accepted answers, the first one is trained on."""
+    """The first one of several accepted answers is trained on."""
     context = "the cat-bird sees"
     answers = ((answer, context.index(answer)), ("sees", 13))
     row = Row("q", (("the dog sees", context),), None, answers=answers)

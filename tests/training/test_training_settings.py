@@ -228,7 +228,7 @@ def test_each_layer_has_its_learning_rate(make, workspace, method):
 
 
 def test_a_group_with_a_learning_rate_of_its_own_has_it_times_the_decay(make, workspace):
-    """As a method of one's own may give its task head another one."""
+    """A method of one's own may give its task head another one."""
     prepared, config = prepare(make, workspace, "full-ft", "layer_decay=0.5")
     method = prepared.method
     usual = method.param_groups(prepared.encoder.model, 0.1)
