@@ -1,5 +1,6 @@
 """`hifi figure`: the papers' figures and others, from our own runs."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -69,8 +70,7 @@ def figure(
             seeds=seeds,
             data_dir=data_dir,
         )
-        name_of_grid = name if registry.is_yaml_path(name) else f"figure-{name}"
-        grid = command_for_new_runs(["hifi", "grid", name_of_grid, *words, *given], results_dir)
+        grid = _command_of_grid(name, [*words, *given], results_dir)
     request = FigureRequest(load(backbone=backbone), workspace, words, train, out, grid)
     if backbone is None and request.kind.shows_finished_runs:
         # Runs that all have one backbone need no option that names it.
@@ -81,6 +81,20 @@ def figure(
     if format == "json":
         return options.print_json({"path": picture})
     print(picture)
+
+
+def _command_of_grid(name: str, arguments: Sequence[str], results_dir: Path) -> str:
+    """Return the `hifi grid` command that trains the runs of a figure.
+
+    Args:
+        name: of the figure, or the path of its YAML.
+        arguments: of the command line, for all of its runs.
+        results_dir: where the figure looks for them.
+    """
+    grid = f"figure-{name}"
+    if registry.is_yaml_path(name):
+        grid = name
+    return command_for_new_runs(["hifi", "grid", grid, *arguments], results_dir)
 
 
 def _only_backbone(results_dir: Path, protocol: str) -> str | None:
