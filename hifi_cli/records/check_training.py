@@ -14,7 +14,7 @@ from hifi_cli.digests import digest
 from hifi_cli.errors import HifiError
 from hifi_cli.records.check_record import find_in_earlier_epochs
 from hifi_cli.records.layout import RunDirectory
-from hifi_cli.records.record import SCHEMA, RunResult
+from hifi_cli.records.record import SCHEMA, SPLITS, RunResult
 from hifi_cli.records.recorded_draws import draws_made, draws_without_version
 from hifi_cli.run_paths import relative_run_path
 from hifi_cli.tasks.task_spec import TaskSpec
@@ -23,7 +23,6 @@ from hifi_cli.text import abbreviate, counted_noun
 # Seconds by which the clocks of a run and of its processes may differ: each is rounded by itself.
 _CLOCKS = 1.0
 _PRESENCE = {True: "there", False: "missing"}
-_SPLITS = {"train", "selection", "reported"}
 # The implementations of methods with several stages. The epochs of all but the last are not selected.
 IN_STAGES = {"diff_pruning", "two_stage"}
 # Fields that schema 2 added: a record of schema 1 has none of them.
@@ -208,8 +207,8 @@ def find_in_rows(result: RunResult) -> Iterator[str]:
     """Find numbers of rows that contradict the configuration or one another."""
     rows = result.n_examples
     for key, counts in (("n_examples", rows), ("truncated", result.truncated)):
-        if counts is not None and counts.keys() != _SPLITS:
-            yield f"{key} is of {abbreviate(sorted(counts))}, and not of {abbreviate(sorted(_SPLITS))}"
+        if counts is not None and counts.keys() != set(SPLITS):
+            yield f"{key} is of {abbreviate(sorted(counts))}, and not of {abbreviate(sorted(SPLITS))}"
             return
     if lacking := sorted({"train", result.split} - result.data.keys()):
         yield f"data lacks the digest of {abbreviate(lacking)}"

@@ -30,9 +30,13 @@ _SEEDS = range(2**32)
 
 
 # Tables hold numbers of 64 bits: a larger one in a damaged record would stop the table of all runs.
+# `hifi results check` names those below 0.
 Count = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 # The number of an epoch, counted from 1.
 Epoch = Annotated[int, Field(ge=1, lt=2**63)]
+
+# The parts of a run's rows: those to train on, those that select the epoch, and those with its score.
+SPLITS = ("train", "selection", "reported")
 
 # One empty set for all records. pydantic copies it before it adds to it.
 _NO_NAMES: set[str] = set()
@@ -413,7 +417,7 @@ class RunResult(StoredFile):
     @classmethod
     def _has_each_split(cls, rows: dict[str, int]) -> dict[str, int]:
         """Refuse numbers of rows without those of a split."""
-        missing = [split for split in ("train", "selection", "reported") if split not in rows]
+        missing = [split for split in SPLITS if split not in rows]
         if missing:
             raise ValueError(f"it lacks {' and '.join(missing)}")
         return rows
