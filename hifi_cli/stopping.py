@@ -35,7 +35,7 @@ def _stop(number: int, _: FrameType | None) -> Any:
 
 
 def end_at_once_when_repeated() -> None:
-    """Let a further Ctrl-C or SIGTERM end the process at once, in which a signal has stopped the command.
+    """Let a second Ctrl-C or SIGTERM end the process at once, after the first one stopped the command.
 
     While the interpreter ends, an exception would be printed with its traceback.
     """
@@ -45,7 +45,7 @@ def end_at_once_when_repeated() -> None:
 
 
 def _exit(number: int, _: FrameType | None) -> Any:
-    """End the process with 128 + the signal, as the handler of it."""
+    """End the process at once with 128 + the signal: a signal handler."""
     os._exit(128 + number)
 
 

@@ -113,7 +113,8 @@ def compare(
     title = f"{comparisons[0].pairs.labels[0]} minus each other {by}"
     notes = _notes(comparisons, lacking, comparable.frame, metric)
     shown = {key: set(chosen[key]) for key in ("protocol", "backbone", "task")}
-    notes += note_on_variants(study, table_keys(chosen)["shots"].iloc[0], **shown)
+    shots = table_keys(chosen)["shots"].iloc[0]
+    notes += note_on_variants(study, shots, **shown)
     of_verdicts = f"{title}, in {metric or 'points'} {conditions}"
     tables = [
         _table_of_verdicts(of_verdicts, comparisons, metric, notes),

@@ -263,8 +263,8 @@ def lay_out(spec: TableSpec, study: Study, options: ReportOptions) -> Layout:
 def _notes_on_runs_left_out(spec: TableSpec, study: Study, shots: str) -> list[str]:
     """Return notes on finished runs that a table does not show: of other shots, of other seeds, variants.
 
-    They count runs of the table's own tasks alone, and of its own methods; but a search may be that of
-    a method which is the first stage of another one, so that variants are those of all methods.
+    They count runs of the table's own tasks and methods alone. Variants are those of all methods,
+    since a search may be of a method that is the first stage of another one.
 
     Args:
         spec: as it was asked for. Without tasks it is about all of them, and likewise without methods.
@@ -306,6 +306,7 @@ def _with_stored_tasks(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:
         spec: the table.
         runs: rows of `Study.runs`.
     """
+    # A run's name of its task equals the plain name, and has the file of the YAML besides.
     stored = {task: task for task in runs["task"].unique()}
     columns = []
     for column in spec.columns:
