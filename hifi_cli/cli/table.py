@@ -280,15 +280,14 @@ def _score_tables(asked: _Asked, study: Study) -> list[Table]:
     """
     left_out: list[str] = []
     if asked.by:
-        # Methods that the user names stay, also where the setting means nothing to them. So does the
-        # one that the costs of the others are relative to.
-        unchanged = list(asked.methods)
-        if asked.kind == "costs":
-            unchanged.append(FULL_FT)
         if not asked.methods:
-            lacking = _methods_without(asked.by, study, asked.keys)
-            left_out = [method for method in lacking if method not in unchanged]
-        study = study.with_rows_by(asked.by, unchanged=unchanged)
+            left_out = _methods_without(asked.by, study, asked.keys)
+        # Methods that the user names stay, also where the setting means nothing to them.
+        by_value = study.with_rows_by(asked.by, unchanged=asked.methods)
+        if asked.kind == "costs":
+            by_value = _with_usual_full_ft(by_value, study)
+            left_out = [method for method in left_out if method != FULL_FT]
+        study = by_value
     metrics = asked.metrics
     # A table with a name has the columns of its YAML.
     if not asked.name and not metrics:
@@ -307,6 +306,20 @@ def _score_tables(asked: _Asked, study: Study) -> list[Table]:
             notes += _note_on_other_backbones(spec, study)
     notes += [*study.notes_on_damage, *_notes_on_rows(asked.by, left_out, metrics)]
     return with_notes(tables, notes)
+
+
+def _with_usual_full_ft(by_value: Study, study: Study) -> Study:
+    """Return a study with the usual runs of Full-FT under its own name, which costs are relative to.
+
+    Args:
+        by_value: with a method for each value of a setting, which Full-FT may have too.
+        study: the same runs under the names of their methods.
+    """
+    runs = by_value.runs
+    usual = study.table_runs
+    others = runs[runs["method"] != FULL_FT]
+    reference = usual[usual["method"] == FULL_FT]
+    return by_value.with_runs(pd.concat([others, reference], ignore_index=True))
 
 
 def _note_on_other_backbones(spec: TableSpec, study: Study) -> list[str]:

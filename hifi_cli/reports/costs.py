@@ -1,5 +1,7 @@
 """Costs of methods beside full fine-tuning."""
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from hifi_cli.records.study import Study
@@ -51,11 +53,11 @@ def costs(spec: TableSpec, study: Study, options: ReportOptions) -> Table:
         name, paper = load_published(spec.published)
     row_specs = spec.rows or [RowSpec(method=method) for method in measured.index]
     notes = [
-        "time per epoch, peak memory and stored file relative to Full-FT's on the same task, device and number of threads:"
-        " means over tasks"
+        "time per epoch, peak memory and stored file relative to Full-FT's on the same task, as many training rows, the"
+        " same device and number of threads: means over tasks"
     ]
-    notes += _notes_on_left_out(comparable.frame, measured)
-    notes += _notes_on_memory(comparable.usable)
+    notes += _notes_on_left_out(comparable, measured)
+    notes += _notes_on_memory(comparable)
     if paper.columns:
         notes.append(f"check marks as printed in {name}, table {paper.number}")
     if paper.note:
@@ -102,39 +104,49 @@ def _row(spec: RowSpec, runs: ComparableRuns, measured: pd.DataFrame, paper: Pub
     return Row(method, label, "runs", cells)
 
 
-def _notes_on_left_out(runs: pd.DataFrame, measured: pd.DataFrame) -> list[str]:
+def _notes_on_left_out(runs: ComparableRuns, measured: pd.DataFrame) -> list[str]:
     """Return notes on why methods have no costs, those with one reason together.
 
     Args:
-        runs: rows of `ComparableRuns.frame`.
+        runs: those of all rows.
         measured: costs by method.
     """
-    has_no_costs = ~runs["method"].isin(measured.index)
-    no_reference = "Full-FT has no run on their tasks, devices and numbers of threads"
-    reasons = runs["excluded_because"].replace("", no_reference)
+    frame = runs.frame
+    has_no_costs = ~frame["method"].isin(measured.index)
+    no_reference = (
+        "Full-FT has no run on their tasks, training rows, devices and numbers of threads"
+    )
+    reasons = frame["excluded_because"].replace("", no_reference)
     notes = []
-    for reason, methods in runs["method"][has_no_costs].groupby(reasons):
-        notes.append(f"left out: {reason}: {', '.join(sorted(set(methods)))}")
+    for reason, methods in frame["method"][has_no_costs].groupby(reasons):
+        notes.append(f"left out: {reason}: {_labels(runs, methods)}")
     return notes
 
 
-def _notes_on_memory(usable: pd.DataFrame) -> list[str]:
+def _notes_on_memory(runs: ComparableRuns) -> list[str]:
     """Return a note on runs that have a peak memory that another run may have caused."""
+    usable = runs.usable
     shared = usable[~has_own_memory(usable)]
     if shared.empty:
         return []
-    methods = ", ".join(sorted(set(shared["method"])))
+    methods = _labels(runs, shared["method"])
     return [
         f"memory left out: {counted_noun(len(shared), 'run')} that another one of the same"
         f" command had preceded ({methods}); hifi grid starts a process for each run"
     ]
 
 
+def _labels(runs: ComparableRuns, methods: Iterable[str]) -> str:
+    """Return what readers call some methods, each once."""
+    # A label may have commas: `LoRA, r=8`.
+    return "; ".join(runs.label_of_row(method) for method in sorted(set(methods)))
+
+
 def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
     """Compute the costs of methods.
 
-    Time, memory and stored bytes are ratios to Full-FT's on the same task, device and number of
-    threads; all are means over tasks.
+    Time, memory and stored bytes are ratios to Full-FT's on the same task with as many training
+    rows, device and number of threads; all are means over tasks.
 
     Args:
         runs: rows of `Study.runs`.
@@ -150,14 +162,15 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
         stored=runs["delta_bytes"].astype(float),
         stored_mb=runs["delta_bytes"].astype(float) / _BYTES_PER_MB,
     )
-    conditions = measured.groupby(["method", "task", "device", "threads"])
+    # A search may hold rows out, so that its epochs are shorter.
+    conditions = measured.groupby(["method", "task", "train_rows", "device", "threads"])
     means = conditions[[*COSTS]].mean()
     is_reference = means.index.get_level_values("method") == FULL_FT
     reference = means.loc[is_reference, _RATIOS].droplevel("method")
-    # Full-FT's costs with the same task, device and threads; NaN where it was not run so.
+    # Full-FT's costs in the same conditions; NaN where it was not run so.
     references = reference.reindex(means.index.droplevel("method")).to_numpy()
     means[_RATIOS] = means[_RATIOS] / references
-    # Every task, device and number of threads weighs the same, however many seeds it has.
+    # All conditions weigh the same, however many seeds they have.
     return means.dropna(subset=["time"]).groupby(level="method").mean()
 
 

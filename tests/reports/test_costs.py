@@ -48,7 +48,7 @@ def test_costs_are_those_of_the_runs_relative_to_full_ft_on_the_same_task_and_de
     )
     assert rows["lora"]["time"] is None and rows["adapter"]["time"] is None
     (note,) = [note for note in table["notes"] if note.startswith("left out")]
-    assert "lora" in note and "adapter" in note and " bitfit" not in note
+    assert note.endswith(": Adapter; LoRA")
     assert "│" not in hifi("table cost").out
 
 
@@ -77,12 +77,33 @@ def test_rows_by_a_setting_are_beside_full_ft_which_has_none(hifi):
     }
 
 
+def test_rows_by_a_setting_that_full_ft_has_are_beside_its_usual_run(hifi):
+    usual = {"learning_rate": 1e-5}
+    write_costs("full-ft", "rte", 1, 30.0, keys=usual)
+    write_costs("lora", "rte", 1, 15.0, keys=usual)
+    other = {"variant": "rate", "setting": "b"}
+    write_costs("full-ft", "rte", 1, 60.0, keys={"learning_rate": 2e-5}, **other)
+    # A search that held rows out has shorter epochs.
+    fewer = {"n_examples": {"train": 4, "selection": 4, "reported": 4}}
+    write_costs("lora", "rte", 1, 5.0, keys={"learning_rate": 2e-5}, **other, **fewer)
+    table = table_of(hifi("table cost --by learning_rate --format json"))
+    assert {row["label"]: row["time"] for row in table["rows"]} == {
+        "Full-FT": 1.0,
+        "Full-FT, learning_rate=1e-05": 1.0,
+        "Full-FT, learning_rate=2e-05": 2.0,
+        "LoRA, learning_rate=1e-05": 0.5,
+        "LoRA, learning_rate=2e-05": None,
+    }
+    (note,) = [note for note in table["notes"] if note.startswith("left out")]
+    assert note.endswith("numbers of threads: LoRA, learning_rate=2e-05")
+
+
 def test_notes_on_costs_name_methods_of_the_table_alone(hifi):
     for method in ("full-ft", "bitfit", "lora", "adapter"):
         write_costs(method, "rte" if method in ("full-ft", "bitfit") else "cola", 1, 30.0)
     notes = table_of(hifi("table cost --methods bitfit,lora --format json"))["notes"]
     (note,) = [note for note in notes if note.startswith("left out")]
-    assert note.endswith(": lora")
+    assert note.endswith(": LoRA")
 
 
 def test_hifis_table_1_has_the_printed_marks_beside_our_costs(hifi):
