@@ -1,6 +1,9 @@
 """Predictions of new rows as CSV, beside the columns that the user's file has."""
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,9 @@ def check_columns(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     for row in rows:
         names |= dict.fromkeys(row)
     for name in names:
+        # Cells beyond the named columns have no name; reading refuses their row.
+        if name is None:
+            continue
         if name == PREDICTION or name.startswith(PROBABILITY):
             raise UsageError(
                 f"{file} has a column '{name}', as the predictions would have: rename it, or write"
@@ -47,9 +53,6 @@ def csv_text(rows: Sequence[Mapping[str, Any]], predictions: Sequence[Mapping[st
     Raises:
         UsageError: the predictions are tags of words, which are no cell.
     """
-    # pandas takes a third of a second to import, which JSON lines do without.
-    import pandas as pd
-
     lines: list[dict[str, Any]] = []
     for row, predicted in zip(rows, predictions, strict=True):
         if PREDICTION not in predicted:
@@ -61,4 +64,26 @@ def csv_text(rows: Sequence[Mapping[str, Any]], predictions: Sequence[Mapping[st
         for label, probability in predicted.get("probabilities", {}).items():
             line[f"{PROBABILITY}{label}"] = probability
         lines.append(line)
-    return str(pd.DataFrame(lines).to_csv(index=False, lineterminator="\n"))
+    # No DataFrame: it makes fractions of the integers of a column with an empty cell, and rounds ids.
+    names: dict[str, None] = {}
+    for line in lines:
+        names |= dict.fromkeys(line)
+    text = [_csv_line(names)]
+    for line in lines:
+        text.append(_csv_line([_cell(line.get(name)) for name in names]))
+    return "".join(text)
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a cell: as it is, and empty for NaN, as for None."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return value
+
+
+def _csv_line(cells: Iterable[Any]) -> str:
+    """Return a line of a CSV."""
+    line = io.StringIO()
+    # Up to Python 3.12, the module quotes a carriage return only where one ends the lines.
+    csv.writer(line, lineterminator="\r\n").writerow(cells)
+    return line.getvalue().removesuffix("\r\n") + "\n"

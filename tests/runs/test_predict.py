@@ -227,6 +227,9 @@ def test_a_csv_has_the_predictions_beside_the_users_columns(trained, hifi, tmp_p
     (tmp_path / "new.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     refused = hifi("predict", run, "new.jsonl", "--out", "said.csv")
     assert refused.code == 2 and "new.jsonl has a column 'prediction'" in refused.err
+    (tmp_path / "new.csv").write_text("sentence1,sentence2\na,b,c\n")
+    refused = hifi(f"predict {run} new.csv --out said.csv")
+    assert refused.code == 2 and "line 2: more cells than column names" in refused.err
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
