@@ -12,7 +12,8 @@ from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
 from peft.tuners.tuners_utils import BaseTunerLayer
 
 from hifi_cli.config.registry import did_you_mean
-from hifi_cli.errors import UsageError
+from hifi_cli.config.specs import NO_OPTIONS
+from hifi_cli.errors import NO_MEMORY, UsageError
 from hifi_cli.methods.base import Method
 from hifi_cli.methods.common import drawn_by, freeze_except
 from hifi_cli.models.encoder import Encoder
@@ -30,10 +31,11 @@ _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
 # Options by which initial values may be computed from the pretrained weights (PiSSA, for example),
 # with a value that needs none.
 _WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}
-# Options that peft applies to other parts of the model than the adapted modules, that freeze the
-# adapters, or that need a pass over data before the training: here they would do nothing, or
-# something else.
+# Options that peft applies to other parts of the model than the adapted modules or to quantized
+# weights, that freeze the adapters, or that need a pass over data before the training: here they
+# would do nothing, or something else. peft's files say some more that are no options of adapters.
 _NOT_HERE = (
+    "use_qalora",
     "inference_mode",
     "runtime_config",
     "trainable_token_indices",
@@ -220,7 +222,9 @@ def check_options(encoder: Encoder, options: dict[str, Any]) -> None:
     Raises:
         UsageError: there is one; it is named.
     """
-    for name in _NOT_HERE:
+    # The modules are refused where peft would get them twice.
+    about_modules = {"target_modules", "feedforward_modules"}
+    for name in sorted({*_NOT_HERE, *NO_OPTIONS} - about_modules):
         if options.get(name):
             raise UsageError(f"settings.options.{name}: not supported here; remove it")
     if str(options.get("init_lora_weights")).lower() in _INITIAL_VALUES_FROM_DATA:
@@ -339,7 +343,10 @@ def drawn_on_the_cpu(encoder: Encoder, kind: str) -> Iterator[None]:
 
 @contextmanager
 def _peft_errors(kind: str) -> Iterator[None]:
-    """In this context, peft's warnings are silent, and what it refuses is a UsageError."""
+    """In this context, peft's warnings are silent, and what it refuses is a UsageError.
+
+    An error of the device or a lack of memory is not peft's, and stays as it is.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -352,6 +359,8 @@ def _peft_errors(kind: str) -> Iterator[None]:
             RuntimeError,
             ImportError,
         ) as error:
+            if isinstance(error, torch.AcceleratorError) or NO_MEMORY.search(str(error)):
+                raise
             # Most types of adapters check no option: a wrong one fails where they compute with it.
             reason = " ".join(str(error).split())
             raise UsageError(f"settings.type={kind}: peft refuses it: {reason}") from None

@@ -120,6 +120,7 @@ CASES = {
     "label-none-json": Case("a.jsonl", json_lines("label", "a", "b", None), message="line 3, line 6, line 9 and 7 more: label is empty"),
     "label-number-nan-json": Case("a.jsonl", json_lines("label", 1, 2, float("nan")), message="label is empty"),
     "label-nan-skip": Case("a.csv", table("text,label", "deu", "nan", "fra"), ["skip_incomplete=true"], labels=["deu", "fra", "nan"], rows=30),
+    "label-number-among-words": Case("a.csv", table("text,label", "a", "b", "3"), labels=["3", "a", "b"]),
     "labels-all-empty": Case("a.csv", table("text,label", ""), message="every cell of label is empty"),
     "labels-case": Case("a.csv", table("text,label", "Pos", "pos", "neg"), says="differ in case, spaces or hyphens only: 'Pos' (10) and 'pos' (10)"),
     "labels-spaces": Case("a.jsonl", json_lines("label", "a ", "a", "b"), labels=["a", "b"], says="10 labels without the spaces around them"),
@@ -157,6 +158,10 @@ CASES = {
     "label-columns-not-binary": Case("a.csv", VECTORS.replace("1,1,1", "1,2,1"), ["label=[rude,threat,insult]"], "label is ['1', '2', '1'], not 3 numbers 0 or 1"),
     "label-columns-wrong": Case("a.csv", VECTORS, ["label=[rude,thread]"], "no column 'thread'; did you mean 'threat'?"),
     "lists-as-text": Case("a.csv", table("text,labels", "\"['joy', 'fear']\"", "[]", "['fear']"), kind="multi-label", labels=["fear", "joy"], first=((text_of(0),), ["fear", "joy"])),
+    "lists-of-numpy": Case("a.csv", table("text,labels", "\"['joy'\n 'fear']\"", "[]", "['fear']"), kind="multi-label", labels=["fear", "joy"], first=((text_of(0),), ["fear", "joy"])),
+    "lists-with-brackets": Case("a.csv", table("text,labels", "\"['joy (not [me])', 'fear']\"", "['fear']"), kind="multi-label", labels=["fear", "joy (not [me])"], first=((text_of(0),), ["fear", "joy (not [me])"])),
+    "lists-and-a-text": Case("a.jsonl", json_lines("labels", ["joy", "fear"], "fear"), kind="multi-label", labels=["fear", "joy"], first=((text_of(0),), ["fear", "joy"])),
+    "several-columns-of-one-class": Case("a.csv", VECTORS, ["label=[rude,threat]", "kind=classification"], "rude has several labels in a row, and kind=classification takes one"),
     "lists-of-integers": Case("a.jsonl", json_lines("labels", [0, 2], [1], []), ["labels=[x,y,z]"], kind="multi-label", labels=["x", "y", "z"], first=((text_of(0),), ["x", "z"])),
     "parts-of-labels": Case("a.csv", table("text,label", "a|b", "a", "b"), says="as 'a|b' has: do rows have several? Give separator=|"),
     # Names of integers.
@@ -234,6 +239,9 @@ CASES = {
     "words-empty": Case("a.jsonl", words(["cow", "", "painted"], ["B-ACT", "O", "O"]), kind="token-classification", first=(("n0 cow  painted",), ["O", "B-ACT", "O", "O"])),
     "words-zero-width": Case("a.jsonl", words(["cow", "\u200b"], ["B-ACT", "O"]), kind="token-classification", rows=20),
     "words-no-break-text": Case("a.jsonl", "".join(json.dumps({"tokens": f"n{row} 10\xa0000", "tags": "O B-N"}) + "\n" for row in range(9)), ["kind=token-classification"], kind="token-classification", first=(("n0 10\xa0000",), ["O", "B-N"])),
+    "words-as-text": Case("a.csv", "tokens,ner_tags\n" + "".join(f"\"['n{row}', '(', 'New York']\",\"['O', 'O', 'B-LOC']\"\n" for row in range(9)), kind="token-classification", labels=["B-LOC", "O"], first=(("n0 ( New York",), ["O", "O", "B-LOC"])),
+    "words-of-numpy": Case("a.csv", "tokens,ner_tags\n" + "".join(f"['n{row}' '(' 'cow'],[0 0 2]\n" for row in range(9)), ["labels=[O,B-LOC,B-ACT]"], kind="token-classification", first=(("n0 ( cow",), ["O", "O", "B-ACT"])),
+    "words-in-brackets": Case("a.tsv", "tokens\ttags\n" + "".join(f"[ {row} ]\tO B-N O\n" for row in range(9)), ["kind=token-classification"], kind="token-classification", first=(("[ 0 ]",), ["O", "B-N", "O"])),
     "words-all-blank": Case("a.jsonl", words(["cow"], ["B-X"]) + '{"tokens": [" "], "ner_tags": ["O"]}\n', message="line 21: tokens is empty"),
     # F1.
     "f1-of-integers": Case("a.csv", table("text,label", "0", "1"), ["labels=[neg,pos]"], says="f1 is of the class 'pos', the second; labels=[1,0] makes it 'neg'"),
