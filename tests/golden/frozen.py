@@ -1,8 +1,9 @@
 """What a redesign must not change: by golden file, the commands whose numbers it holds.
 
-A golden file is a CSV as printed, or JSON. `regenerate.py` writes them, the tests beside it compare with them.
+A golden file is a table as printed, or JSON. `regenerate.py` writes them, the tests beside it compare with them.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -16,6 +17,7 @@ from typing import Any
 import yaml
 from commands import csv_rows, hifi, run_numbers, table_numbers
 from run_folders import demo_folder, run_folder
+from synthetic_runs import write_users_table
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.methods.find import values_of
@@ -356,6 +358,20 @@ COMPUTED: dict[str, Callable[[Path], Any]] = {
 SLOWLY_COMPUTED: dict[str, Callable[[Path], Any]] = {
     "demo-heads-measured.json": partial(heads, SLOW_RANKINGS),
     **{f"demo-{name}.csv": partial(demo_figure, name) for name in SLOW_DEMO_FIGURES},
+}
+
+
+def users_table(kind: str, cwd: Path) -> str:
+    """A user's table in one format, which `tests/reports/test_render.py` compares with its file."""
+    folder = cwd / f"table-{kind}"
+    folder.mkdir()
+    with contextlib.chdir(folder):
+        name = write_users_table()
+    return hifi(f"table {name} --published --format {kind}", cwd=folder)
+
+
+FORMATS: dict[str, Callable[[Path], str]] = {
+    f"table.{kind}": partial(users_table, kind) for kind in ("text", "md", "tex", "csv", "json")
 }
 
 

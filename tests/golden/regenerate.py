@@ -19,11 +19,22 @@ from commands import machine
 
 
 def main(names: list[str]) -> None:
+    computed = frozen.NUMBERS | frozen.COMPUTED | frozen.SLOWLY_COMPUTED | frozen.FORMATS
+    known = {*computed, "training.json"}
+    data_dir = os.environ.get("HIFI_DATA_DIR")
+    if data_dir:
+        known.add("rows.json")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        sys.exit(
+            f"writes no {', '.join(unknown)}; with HIFI_DATA_DIR it writes rows.json, and without a name"
+            " machine.json"
+        )
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         cwd = Path(folder)
         study.unpack(cwd / "study")
-        for name, compute in (frozen.NUMBERS | frozen.COMPUTED | frozen.SLOWLY_COMPUTED).items():
+        for name, compute in computed.items():
             if not names or name in names:
                 frozen.write(name, compute(cwd))
         if not names or "training.json" in names:
@@ -33,7 +44,7 @@ def main(names: list[str]) -> None:
             )
         if not names:
             frozen.write("machine.json", machine())
-    if (data_dir := os.environ.get("HIFI_DATA_DIR")) and (not names or "rows.json" in names):
+    if data_dir and (not names or "rows.json" in names):
         frozen.write("rows.json", rows.digests(Path(data_dir)))
 
 
