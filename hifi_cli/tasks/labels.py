@@ -12,8 +12,10 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"0|-?[1-9]\d*", re.ASCII)
 # A number as people and programs write it besides: <0.1, 85.5%, 0,5 or 1.000,5.
 _DECORATED = re.compile(r"[<>=≤≥~≈±$€£]*\s*[-+]?\d[\d.,' ]*([eE][-+]?\d+)?\s*[%‰$€£]?", re.ASCII)
-# A list without lists in it.
-_FLAT_LIST = re.compile(r"\[[^\[\]{}()]*\]")
+# A part of a list that a text spells out: in quotes, as Python 2 wrote it too, or without a space.
+_PART = re.compile(r"""u?'(?:[^'\\]|\\.)*'|u?"(?:[^"\\]|\\.)*"|[^\s,'"\[\](){}]+""")
+# A list without lists in it. NumPy writes spaces between the parts, Python commas.
+_FLAT_LIST = re.compile(rf"\[\s*(?:(?:{_PART.pattern})(?:\s*,\s*|\s+))*(?:{_PART.pattern})?\s*\]")
 # Two or more numbers 0 and 1, in brackets or not: `[0, 1]`, `(0;1)`, `0 1`, `0.|1.`.
 _VECTOR = re.compile(r"[\[(]?\s*[01](\.0*)?([\s,;|]+[01](\.0*)?)+\s*[\])]?", re.ASCII)
 _PART_OF_VECTOR = re.compile(r"[01](?:\.0*)?")
@@ -59,13 +61,18 @@ def is_integer(value: Any) -> bool:
 
 
 def list_in(value: Any) -> list[Any] | None:
-    """Return the list that a value is, or that a text spells out: `['a', 'b']`; None if there is none."""
+    """Return the list that a value is, or that a text spells out; None if there is none.
+
+    Python writes a list as `['a', 'b']`, and pandas one of NumPy as `['a' 'b']`.
+    """
     if isinstance(value, list):
         return value
     if not isinstance(value, str) or not _FLAT_LIST.fullmatch(value.strip()):
         return None
+    # Python takes two texts without a comma for one.
+    parts = ", ".join(_PART.findall(value))
     try:
-        written: list[Any] = ast.literal_eval(value.strip())
+        written: list[Any] = ast.literal_eval(f"[{parts}]")
     except (ValueError, SyntaxError):
         # Brackets around words without quotes are a text.
         return None
@@ -95,3 +102,12 @@ def vector_in(value: Any) -> list[int] | None:
 def split_words(text: str) -> list[str]:
     """Split a text at spaces of ASCII; other spaces are part of a word."""
     return [word for word in re.split(f"[{SPACES}]+", text) if word]
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of a list that a text spells out, or of the text, split at spaces of ASCII."""
+    written = list_in(text)
+    # Numbers in brackets are words as any others: `[ 1 ]` are three.
+    if written and all(isinstance(word, str) for word in written):
+        return written
+    return split_words(text)

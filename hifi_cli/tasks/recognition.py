@@ -347,8 +347,10 @@ def _kind(
     if options.kind:
         return options.kind, "as kind= says"
     first_input = columns.inputs[0]
+    texts = [record.values.get(first_input) for record in records]
     # An object of JSON may lack the column, and a sentence may be a text of words among lists of them.
-    if any(isinstance(record.values.get(first_input), list) for record in records):
+    # A table has lists as texts.
+    if any(isinstance(text, list) for text in texts) or all(list_in(text) for text in texts):
         return "token-classification", f"column {first_input} has the words of a sentence"
     if len(columns.label) > 1:
         return "multi-label", "a column of 0 and 1 for each label"

@@ -5,7 +5,7 @@ from typing import Any
 
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks.examples import IncompleteRow, Label
-from hifi_cli.tasks.labels import as_number, is_missing, split_words
+from hifi_cli.tasks.labels import as_number, is_missing, words_in
 
 # Python raises these when code for a format meets a missing key, or a value of another type. Each
 # becomes a message with the line.
@@ -76,14 +76,14 @@ class SourceRow:
         return value
 
     def words(self, name: str) -> list[str]:
-        """Return the value of a column that holds a list of words, or one text that is split at spaces.
+        """Return the value of a column that holds a list of words, or one text; see `words_in`.
 
         A word of a list may be blank: it keeps its place, so that the tags stay beside their words.
         """
         value = self.value(name)
         words = value
         if isinstance(value, str):
-            words = split_words(value)
+            words = words_in(value)
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise UsageError(f"{name} is {value!r:.40}, not a list of words")
         if not any(word.strip() for word in words):

@@ -2,12 +2,13 @@
 
 import copy
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from parameter_formulas import Shape, trained_count
-from peft import HRAConfig
+from peft import HRAConfig, PeftType
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from prepared_models import encoder_of, first_batch, logits_of, prepare
 from run_folders import run_folder
@@ -24,7 +25,7 @@ from transformers import (
 from hifi_cli.config import registry
 from hifi_cli.config.specs import method_spec
 from hifi_cli.errors import UsageError
-from hifi_cli.methods import find
+from hifi_cli.methods import find, peft
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.peft import (
     DRAWS_WHERE_THE_WEIGHT_IS,
@@ -239,6 +240,8 @@ def test_adalora_gets_its_settings_and_its_penalty_is_that_of_the_paper(make, wo
         ),
         ("settings.targets=[querry]", "unknown 'querry'; did you mean 'query'"),
         ("settings.options.inference_mode=true", "options.inference_mode: not supported here"),
+        ("settings.options.task_type=SEQ_CLS", "options.task_type: not supported here"),
+        ("settings.options.use_qalora=true", "options.use_qalora: not supported here"),
         ("settings.options.modules_to_save=LayerNorm", "LayerNorm would stay frozen"),
         ("settings.options.layers_to_transform=1.5", "the encoder has the layers 0 to 1"),
         ("settings.options.rank_pattern=8", "as {query: 4}, not 8"),
@@ -249,6 +252,14 @@ def test_what_does_not_fit_is_refused_with_the_reason(make, workspace, setting, 
     with pytest.raises(UsageError) as refused:
         prepare(make, workspace, "dora", setting)
     assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_lack_of_memory_is_not_blamed_on_peft(make, workspace, monkeypatch):
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB")
+    tuners = {PeftType.LORA: mock.Mock(side_effect=error)}
+    monkeypatch.setattr(peft, "PEFT_TYPE_TO_TUNER_MAPPING", tuners)
+    with pytest.raises(torch.OutOfMemoryError):
+        prepare(make, workspace, "dora")
 
 
 SMALL = {  # options that matrices of 32 x 32 can have
