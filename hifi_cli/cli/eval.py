@@ -1,17 +1,22 @@
 """`hifi eval`: trained models evaluated again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
 from hifi_cli.cli import options
-from hifi_cli.errors import RunFailed, UsageError
+from hifi_cli.errors import HifiError, RunFailed, UsageError, logger
+from hifi_cli.tasks.submission import pack
 from hifi_cli.text import abbreviate, format_number
 
 if TYPE_CHECKING:
     from hifi_cli.runs.inference import Evaluation
+
+Result = TypeVar("Result")
 
 
 def evaluate(
@@ -47,21 +52,70 @@ def evaluate(
     if submission and split == "validation":
         raise UsageError("--submission requires test predictions: add --split test")
     workspace = Workspace(results_dir, data_dir, backbone, trust)
+    failed: dict[Path, HifiError] = {}
     if split == "test":
-        files = inference.predict_test(run_dirs, workspace, submission)
+        predict = partial(inference.predict_test, workspace=workspace, submission_dir=submission)
+        predicted = list(_of_each(predict, run_dirs, failed))
+        files = list(chain.from_iterable(run.files for run in predicted))
+        if submission:
+            benchmarks = {run.benchmark for run in predicted if run.benchmark}
+            files += [pack(benchmark, submission) for benchmark in sorted(benchmarks)]
         if format == "json":
-            return options.print_json([{"path": path} for path in files])
-        return print(*files, sep="\n")
+            options.print_json([{"path": path} for path in files])
+        elif files:
+            print(*files, sep="\n")
+        return _refuse_failed(failed, len(run_dirs))
     evaluations: list[Evaluation] = []
-    for path in run_dirs:
-        evaluation = inference.evaluate(path, workspace)
+    evaluate_run = partial(inference.evaluate, workspace=workspace)
+    for evaluation in _of_each(evaluate_run, run_dirs, failed):
         evaluations.append(evaluation)
         if format == "text":
             _print_evaluation(evaluation)
     if format == "json":
         options.print_json(evaluations)
-    # Last, so that one run that differs does not hide the others.
+    # Last, so that one run that differs or fails does not hide the others.
     _refuse_differing(evaluations)
+    _refuse_failed(failed, len(run_dirs))
+
+
+def _of_each(
+    function: Callable[[Path], Result], run_dirs: Sequence[Path], failed: dict[Path, HifiError]
+) -> Iterator[Result]:
+    """Yield what a function returns for each of several runs; a run that fails is named.
+
+    Args:
+        function: takes the directory of a run.
+        run_dirs: the runs.
+        failed: gets the error of each run that fails.
+
+    Raises:
+        HifiError: a run fails that is the only one.
+    """
+    for path in run_dirs:
+        try:
+            result = function(path)
+        except HifiError as error:
+            if len(run_dirs) == 1:
+                raise
+            logger.warning(f"{path} is left out: {error}")
+            failed[path] = error
+        else:
+            yield result
+
+
+def _refuse_failed(failed: Mapping[Path, HifiError], count: int) -> None:
+    """End the command with the exit code of the first of the runs that failed.
+
+    Args:
+        failed: the error of each such run.
+        count: of all runs.
+
+    Raises:
+        HifiError: there is one.
+    """
+    for error in failed.values():
+        names = abbreviate([str(path) for path in failed])
+        raise type(error)(f"{len(failed)} of {count} runs could not be evaluated: {names}")
 
 
 def _refuse_differing(evaluations: Sequence["Evaluation"]) -> None:

@@ -229,39 +229,44 @@ def _records(task: TaskSpec, path: Path) -> Iterator[SourceRow]:
 # --- predict test splits
 
 
-def predict_test(
-    paths: Sequence[Path], workspace: Workspace, submission_dir: Path | None
-) -> list[Path]:
-    """Predict the test splits of finished runs.
+@dataclass(frozen=True)
+class PredictedSplits:
+    """The predictions of a run for its test splits.
+
+    Attributes:
+        files: those that were written.
+        benchmark: whose server takes some of them; None: none of them is for a server.
+    """
+
+    files: list[Path]
+    benchmark: str | None
+
+
+def predict_test(path: Path, workspace: Workspace, submission_dir: Path | None) -> PredictedSplits:
+    """Predict the test splits of a finished run.
 
     Args:
-        submission_dir: where the files for the benchmarks' servers are written too, and their zips
-            once they are complete.
-
-    Returns:
-        The files written.
+        submission_dir: where the files for the benchmark's server are written too.
 
     Raises:
-        MissingError: no run, no test rows, or a file of another task is missing.
+        MissingError: there is no run, or there are no test rows.
         UsageError: the task has no submission, or the rows are not the official ones.
     """
+    prepared, _ = workspace.open(path)
+    task = prepared.task
+    inputs = workspace.inputs(prepared.config, task)
     written: list[Path] = []
-    benchmarks = set()
-    for path in paths:
-        prepared, _ = workspace.open(path)
-        task = prepared.task
-        inputs = workspace.inputs(prepared.config, task)
-        for split in _splits_to_predict(task, inputs.data, submits=submission_dir is not None):
-            rows = inputs.data.rows(split)
-            predictions, lines = _predict(prepared, inputs.examples(split))
-            written.append(RunDirectory(path).write_predictions(lines, split))
-            if submission_dir:
-                values = np.asarray(predictions)
-                written.append(submission.write(task, split, rows, values, submission_dir))
-                benchmarks.add(submission.spec_of(task).benchmark)
+    for split in _splits_to_predict(task, inputs.data, submits=submission_dir is not None):
+        rows = inputs.data.rows(split)
+        predictions, lines = _predict(prepared, inputs.examples(split))
+        written.append(RunDirectory(path).write_predictions(lines, split))
+        if submission_dir:
+            values = np.asarray(predictions)
+            written.append(submission.write(task, split, rows, values, submission_dir))
+    benchmark = None
     if submission_dir:
-        written += [submission.pack(benchmark, submission_dir) for benchmark in sorted(benchmarks)]
-    return written
+        benchmark = submission.spec_of(task).benchmark
+    return PredictedSplits(written, benchmark)
 
 
 def _splits_to_predict(task: TaskSpec, data: TaskData, *, submits: bool) -> list[Split]:

@@ -163,6 +163,11 @@ def test_own_files_belong_to_one_run(hifi, own_task):
     shutil.rmtree(swapped / "own")
     answer = hifi("eval", swapped)  # with the shipped file its labels are the wrong way round
     assert answer.code == 2 and "was made on other validation data" in answer.err
+    answer = hifi("eval", *both)
+    assert answer.code == 2 and answer.out.startswith(f"{both[1]}  accuracy ")
+    *notes, last = answer.err.splitlines()
+    assert any(line.startswith(f"{swapped} is left out: ") for line in notes), answer.err
+    assert last == f"hifi: 1 of 2 runs could not be evaluated: {swapped}"
 
 
 @pytest.mark.parametrize("changed", ["metrics", "scores", "logits"])

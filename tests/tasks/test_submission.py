@@ -137,7 +137,9 @@ def test_eval_writes_the_files_of_a_run(tiny, hifi, data, small, tmp_path):
     words = ["eval", run, "--data-dir", data]
     try:
         (data / "RTE" / "test.tsv").write_text(test)
-        answer = hifi(*words, "--split", "test", "--submission", tmp_path / "out")
+        both = ["eval", "nowhere", *words[1:]]
+        answer = hifi(*both, "--split", "test", "--submission", tmp_path / "out")
+        assert "nowhere is left out: " in answer.err
         assert (
             answer.code == 3
             and "lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv, QNLI.tsv, QQP.tsv"
