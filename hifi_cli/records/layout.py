@@ -183,7 +183,16 @@ class RunDirectory:
         Args:
             config: the run's.
             anew: also where there is a checkpoint to continue from, a former run is removed first.
+
+        Raises:
+            ConflictError: not anew, and a finished run has been copied here since the caller looked.
         """
+        # `merge` takes no lock, and scoring heads before the training may have taken an hour.
+        if not anew and self.results.is_file():
+            raise ConflictError(
+                f"{self.path} holds a finished run that was copied there while this one was prepared:"
+                " repeat the command, which compares the two"
+            )
         # A run that goes on from its checkpoint keeps what it has written.
         if anew or not self.checkpoint.is_file():
             self.clear()

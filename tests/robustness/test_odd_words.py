@@ -16,6 +16,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.records import share
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.study import Study
+from hifi_cli.runs import run as runs
 from hifi_cli.runs.provenance import describe_provenance
 
 
@@ -295,6 +296,23 @@ def test_a_merge_names_another_run_that_was_copied_meanwhile(finish_run, tmp_pat
 
     monkeypatch.setattr(shutil, "copyfile", other_first)
     assert [*share.merge(Path("results"), Path("target")).values()] == ["conflict"]
+
+
+def test_a_run_that_was_merged_while_another_one_was_prepared_is_not_overwritten(
+    tiny, finish_run, monkeypatch
+):
+    run = finish_run()
+    shutil.move("results", "theirs")
+    load_splits = runs.load_splits
+
+    def merged_meanwhile(inputs):
+        assert [*share.merge(Path("theirs"), Path("results")).values()] == ["copied"]
+        return load_splits(inputs)
+
+    monkeypatch.setattr(runs, "load_splits", merged_meanwhile)
+    refused(tiny("train --method full-ft -q"), "holds a finished run that was copied", code=4)
+    theirs = Path("theirs") / run.relative_to(Path("results").resolve())
+    assert (run / "results.json").read_bytes() == (theirs / "results.json").read_bytes()
 
 
 @pytest.mark.parametrize("command", ["pack", "export"])
