@@ -26,7 +26,13 @@ from hifi_cli.tasks.file_formats import (
 )
 from hifi_cli.tasks.readers.parquet import class_names_of
 from hifi_cli.tasks.readers.tables import tsv_quotes
-from hifi_cli.tasks.recognition import Columns, FoundLabels, find_columns, find_labels
+from hifi_cli.tasks.recognition import (
+    Columns,
+    FoundLabels,
+    find_columns,
+    find_labels,
+    left_out_rows,
+)
 from hifi_cli.tasks.source_rows import SourceRow
 from hifi_cli.tasks.sources import hub_records, load_tables
 from hifi_cli.tasks.task_spec import TaskSpec, check
@@ -122,12 +128,22 @@ def from_data(source: str, overrides: Sequence[str]) -> TaskFromData:
     check(parse(TaskSpec, content, source), source)
     made_from = " ".join(["# made from", source, *_digests(data)])
     text = registry.yaml_text(content, allow_unicode=True)
-    summary = _summary(data, columns, found)
+    left_out = left_out_rows(data.records, columns, options)
+    summary = _summary(data, columns, found, left_out)
     return TaskFromData(content["label"], f"{made_from}\n{text}", summary)
 
 
-def _summary(data: "_Data", columns: Columns, found: FoundLabels) -> list[str]:
-    """Return what was recognized, and what may be wrong, a line each."""
+def _summary(
+    data: "_Data", columns: Columns, found: FoundLabels, left_out: dict[str, int]
+) -> list[str]:
+    """Return what was recognized, and what may be wrong, a line each.
+
+    Args:
+        data: as they were read.
+        columns: of the texts and the labels.
+        found: the labels.
+        left_out: rows by the label that stands for none.
+    """
     label = columns.label[0]
     if len(columns.label) > 1:
         label = f"[{','.join(columns.label)}]"
@@ -137,7 +153,11 @@ def _summary(data: "_Data", columns: Columns, found: FoundLabels) -> list[str]:
     )
     metrics = found.rules.usual_metrics()
     doubts = data_summary.lines(data.records, columns.all, found, metrics)
-    lines = [what, *doubts, *data.notes]
+    lines = [what]
+    if left_out:
+        counts = ", ".join(f"{name} {count:,}" for name, count in left_out.items())
+        lines.append(f"rows that missing= leaves out: {counts}")
+    lines += [*doubts, *data.notes]
     # Names in the data may have line ends and control characters.
     return [" ".join(printable(line).split()) for line in lines]
 

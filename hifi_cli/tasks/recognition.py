@@ -317,8 +317,7 @@ def _label_cells(
         value = record.values.get(name)
         if len(columns.label) > 1:
             value = [record.values.get(column) for column in columns.label]
-        is_left_out = not isinstance(value, list) and label_name(value) in options.missing
-        if not is_missing(value) and not is_left_out:
+        if not is_missing(value) and not _stands_for_none(value, options):
             cells.append((record.where, value))
     if not cells:
         raise UsageError(f"{source}: every cell of {name} is empty")
@@ -329,6 +328,23 @@ def _label_cells(
             " number, or a list of them"
         )
     return cells
+
+
+def _stands_for_none(value: Any, options: DataOptions) -> bool:
+    """Return whether a cell has a label that leaves its row out, as the user says."""
+    return not isinstance(value, list) and label_name(value) in options.missing
+
+
+def left_out_rows(
+    records: Sequence[SourceRow], columns: Columns, options: DataOptions
+) -> dict[str, int]:
+    """Return how many rows each label leaves out that stands for none, as the user says."""
+    counts = dict.fromkeys(options.missing, 0)
+    for record in records:
+        value = record.values.get(columns.label[0])
+        if _stands_for_none(value, options):
+            counts[label_name(value)] += 1
+    return counts
 
 
 def _is_nested(value: Any) -> bool:

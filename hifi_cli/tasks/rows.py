@@ -61,6 +61,8 @@ def parse_rows(
     """
     # All problems are collected before any is raised: the user mends the file once.
     split = _Split()
+    if spec.skip_incomplete:
+        records = _with_missing_keys(spec, list(records), source)
     for index, record in enumerate(records):
         _add_record(split, spec, record, index, source, labelled=labelled)
     if split.places_of:
@@ -91,6 +93,30 @@ def parse_rows(
     if not rows:
         raise UsageError(f"{origin} has no rows")
     return rows
+
+
+def _with_missing_keys(
+    spec: TaskSpec, records: Sequence[SourceRow], source: Source
+) -> Sequence[SourceRow]:
+    """Give each record all columns of texts and labels that another one has, with nothing in them.
+
+    An object of JSON may lack a key, as a cell of a table may be empty: its row is incomplete. Where
+    no record has a column, none gets it, and the file is refused.
+
+    Args:
+        spec: the task.
+        records: of a file or a hub dataset; they are changed.
+        source: the source's names of columns.
+    """
+    names = {*spec.inputs, *spec.label_columns, "label"}
+    for name, columns in source.columns.items():
+        # A row without an id has its number as such.
+        if name != spec.id:
+            names.update(columns)
+    present = {name for name in names if any(name in record.values for record in records)}
+    for record in records:
+        record.values |= dict.fromkeys(present - record.values.keys())
+    return records
 
 
 def _add_record(

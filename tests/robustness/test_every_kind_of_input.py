@@ -116,7 +116,7 @@ CASES = {
     "label-minus-one-missing": Case("a.csv", table("text,label", "-1", "0", "1"), ["missing=-1"], labels=["0", "1"], rows=20),
     "label-signs": Case("a.csv", table("text,label", "-1", "1"), labels=["-1", "1"], says="2 labels (rows): -1 15, 1 15"),
     "label-decimal-commas": Case("a.csv", table("text,label", '"0,5"', '"1,0"', '"1,5"'), labels=["0,5", "1,0", "1,5"], says="labels are numbers with signs, such as '0,5', and each is a class"),
-    "label-two-words-missing": Case("a.csv", table("text,label", "NA", "?", "a", "b"), ["missing=[NA,?]"], labels=["a", "b"], rows=14),
+    "label-two-words-missing": Case("a.csv", table("text,label", "NA", "?", "a", "b"), ["missing=[NA,?]"], labels=["a", "b"], rows=14, says="rows that missing= leaves out: NA 8, ? 8"),
     "label-none-json": Case("a.jsonl", json_lines("label", "a", "b", None), message="line 3, line 6, line 9 and 7 more: label is empty"),
     "label-number-nan-json": Case("a.jsonl", json_lines("label", 1, 2, float("nan")), message="label is empty"),
     "label-nan-skip": Case("a.csv", table("text,label", "deu", "nan", "fra"), ["skip_incomplete=true"], labels=["deu", "fra", "nan"], rows=30),
@@ -127,6 +127,9 @@ CASES = {
     "class-vanishes": Case("a.jsonl", json_lines("label", "a", "b") + '{"text": " ", "label": "c"}\n', ["skip_incomplete=true"], "all 1 row of the class 'c' have no text"),
     "one-of-two-texts": Case("a.jsonl", "".join(json.dumps({"t": "" if row == 1 else "x", "u": text_of(row) if row else "", "label": "ab"[row % 2]}) + "\n" for row in range(30)), ["inputs=[t,u]", "skip_incomplete=true"], rows=30, first=(("x", ""), "a"), says="empty cells: t 1, u 1"),
     "both-texts-empty": Case("a.jsonl", "".join(json.dumps({"t": "" if row < 2 else "x", "u": "" if row == 1 else text_of(row), "label": "ab"[row % 2]}) + "\n" for row in range(30)), ["inputs=[t,u]", "skip_incomplete=true"], rows=29),
+    "no-key-skip": Case("a.jsonl", json_lines("label", "a", "b") + '{"label": "a"}\n{"text": "last"}\n', ["skip_incomplete=true"], labels=["a", "b"], rows=30, says="empty cells: text 1, label 1"),
+    "no-key-of-one-text": Case("a.jsonl", "".join(json.dumps({"t": "x", "u": text_of(row), "label": "ab"[row % 2]}) + "\n" for row in range(30)) + '{"u": "last", "label": "a"}\n', ["inputs=[t,u]", "skip_incomplete=true"], rows=31),
+    "no-key-in-any-row": Case("a.jsonl", json_lines("label", "a", "b"), ["skip_incomplete=true", "validation=dev.jsonl"], "dev.jsonl, line 1: no column 'text'; the columns are txt, label", others={"dev.jsonl": '{"txt": "a", "label": "a"}\n'}),
     "one-of-two-texts-refused": Case("a.csv", 'title,body,label\n,b,x\n"t",b,y\n', ["inputs=[title,body]"], "line 2: title is empty"),
     # Rows without anything: at the end they are as empty lines, elsewhere other rows would move up.
     "empty-rows-at-end": Case("a.csv", TWO + ",\n , \n", labels=["neg", "pos"], rows=30),
