@@ -16,11 +16,11 @@ def tried_settings(study: Study) -> pd.DataFrame:
 
     Returns:
         Columns: `protocol`, `backbone`, `shots`, `task`, `method`; `settings`: those that vary, as
-        `key=value`; `learning_rate`, also where it does not vary; `score`: mean over seeds on the
-        split that chooses, a fraction of 1, NaN if a run diverged; `deviation` over seeds; `seeds`:
-        their number; `split`: which split that is; `collapsed`: whether a run is; `all_collapsed`:
-        whether all are; `best`: whether it has the highest score of those with the most seeds, where
-        not all of its runs collapsed.
+        `key=value`, or the name of a variant where none does; `learning_rate`, also where it does not
+        vary; `score`: mean over seeds on the split that chooses, a fraction of 1, NaN if a run
+        diverged; `deviation` over seeds; `seeds`: their number; `split`: which split that is;
+        `collapsed`: whether a run is; `all_collapsed`: whether all are; `best`: whether it has the
+        highest score of those with the most seeds, where not all of its runs collapsed.
     """
     of_search = [*TABLE_KEYS, "task", "method"]
     runs = runs_of_searches(study.runs)
@@ -92,7 +92,10 @@ def _settings(runs: pd.DataFrame) -> pd.Series:
 
 
 def _varied_settings(runs: pd.DataFrame) -> pd.Series:
-    """Return the keys in which some of a method's runs on one task differ, with their values in each."""
+    """Return the keys in which some of a method's runs on one task differ, with their values in each.
+
+    A variant in which no key differs, as that of a single value, has its name.
+    """
     configs = []
     for config, encoder in zip(runs["config"], runs["weights"], strict=True):
         # Where the encoder lies is no setting; its digest says which one it is.
@@ -108,7 +111,9 @@ def _varied_settings(runs: pd.DataFrame) -> pd.Series:
     varied = frame.loc[:, values_on_a_task > 1].astype(object)
     # Rows one by one: with no varied key, `to_dict("records")` of pandas before 3.1 has no rows.
     texts = []
-    for _, row in varied.iterrows():
+    for variant, (_, row) in zip(runs["variant"], varied.iterrows(), strict=True):
         words = [f"{key}={value}" for key, value in row.items() if pd.notna(value)]
+        if not words and pd.notna(variant):
+            words.append(variant)
         texts.append(" ".join(words))
     return pd.Series(texts, index=runs.index)

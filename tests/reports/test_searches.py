@@ -130,6 +130,12 @@ def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
     assert answer.code == 3 and "no such run of a search in results" in answer.err
 
 
+def test_the_only_value_of_a_search_is_named(hifi):
+    write_search("results", "lora", "rte", [0.6])
+    table = table_of(hifi("table search --format json"))
+    assert [row["label"] for row in table["rows"]] == ["LoRA, learning_rate--1e-05"]
+
+
 def test_a_search_names_its_table(hifi):
     for cell in cells(name="demo-search", methods=["full-ft"]):
         is_better = "learning_rate=0.002" in cell.overrides
