@@ -151,9 +151,12 @@ def _separator_in(found: FoundLabels) -> tuple[str, str] | None:
 
 
 def _doubts_about_vectors(found: FoundLabels) -> Iterator[str]:
-    """Yield a sentence if the vectors of 0 and 1 name one class each."""
+    """Yield a sentence if the vectors of 0 and 1 may be numbers, or if they name one class each."""
     if not found.is_vector or not found.values:
         return
+    first = found.values[0]
+    if all(isinstance(value, str) and re.fullmatch("[01],[01]", value) for value in found.values):
+        yield f"labels such as '{first}' are two numbers: if they are one, write 1.0 for 1,0"
     for value in found.values:
         vector = vector_in(value)
         if not vector or sum(vector) != 1:
@@ -173,12 +176,21 @@ def _doubts_about_names(found: FoundLabels) -> Iterator[str]:
                     f" if it stands for none, missing={name} leaves its rows out"
                 )
     alike: defaultdict[str, list[str]] = defaultdict(list)
+    of_number: defaultdict[float, list[str]] = defaultdict(list)
     for name in found.counts:
         alike[re.sub(r"[\s_-]+", " ", name).casefold()].append(name)
-    for names in alike.values():
-        if len(names) > 1:
-            shown = [f"'{name}' ({found.counts[name]})" for name in sorted(names)]
-            yield ("labels that differ in case, spaces or hyphens only: " + " and ".join(shown))
+        number = as_number(name)
+        if not isnan(number):
+            of_number[number].append(name)
+    groups_by_word = {
+        "differ in case, spaces or hyphens only": [*alike.values()],
+        "are one number": [*of_number.values()],
+    }
+    for how, groups in groups_by_word.items():
+        for names in groups:
+            if len(names) > 1:
+                shown = [f"'{name}' ({found.counts[name]})" for name in sorted(names)]
+                yield f"labels that {how}: {' and '.join(shown)}"
     texts = [value for value in found.values if isinstance(value, str)]
     with_spaces = sum(label_name(value) != value for value in texts)
     if with_spaces and found.rules.classes:

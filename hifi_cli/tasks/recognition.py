@@ -390,14 +390,8 @@ def _kind(
 
 
 def _are_vectors(values: list[Any]) -> bool:
-    """Return whether all labels are vectors of 0 and 1 of the same length."""
-    lengths = set()
-    for value in values:
-        vector = vector_in(value)
-        if vector is None:
-            return False
-        lengths.add(len(vector))
-    return len(lengths) == 1
+    """Return whether all labels are vectors of 0 and 1, one of which may have a wrong length."""
+    return all(vector_in(value) is not None for value in values)
 
 
 def _check_single(
@@ -500,7 +494,7 @@ def _labels_of_vectors(
     counts: Counter[str] = Counter()
     for value in values:
         vector = vector_in(value)
-        if vector is None:
+        if vector is None or len(vector) != len(labels):
             # Such a row is refused where the rows are read, with its line.
             continue
         for name, has_it in zip(labels, vector, strict=True):
