@@ -109,8 +109,11 @@ def train(
     tasks = [config.task for config in configs]
     for sign in signs_of(results, methods=methods, tasks=tasks):
         logger.warning(f"note: {sign}")
-    table = command_line(["hifi", "table", *options.arguments(results_dir=results_dir)])
-    logger.info(f"results are in {results_dir}; next: {table}")
+    words = ["hifi", "table", *options.arguments(results_dir=results_dir)]
+    # Other tables leave variants out.
+    if any(config.variant for config in configs):
+        words += ["--by", "variant"]
+    logger.info(f"results are in {results_dir}; next: {command_line(words)}")
     if format == "json" and processes.is_main():
         paths = [workspace.directory(config).path for config in configs]
         pairs = zip(paths, results, strict=True)

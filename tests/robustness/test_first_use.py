@@ -118,7 +118,9 @@ def test_a_conflict_is_found_before_any_run_trains_and_names_the_variant(finish_
     answer = tiny("train --method bitfit,full-ft learning_rate=0.5")
     assert answer.code == 4 and "learning_rate" in answer.err and "variant=NAME" in answer.err
     assert not list(Path("results/runs").rglob("bitfit"))
-    assert tiny("train --method full-ft learning_rate=0.5 variant=fast").code == 0
+    answer = tiny("train --method full-ft learning_rate=0.5 variant=fast")
+    # The table without an option shows no variant, and refuses a directory that has no other run.
+    assert answer.code == 0 and answer.err.endswith("next: hifi table --by variant\n")
     assert Study(Path("results")).runs["variant"].notna().sum() == 1
 
 
