@@ -241,6 +241,12 @@ def test_groups_of_values_of_a_sweep_are_compared(hifi):
             and cells["verdict"] == verdict
         )
         assert "not run: absent" in json.loads(answer.out)["notes"], "no run has x = 8"
+    # The tasks are the figure's, which the file's other claims need not have.
+    asked = json.loads(hifi("claims k.yaml --tasks cb --format json").out)
+    assert asked["rows"] == json.loads(answer.out)["rows"]
+    others = json.loads(hifi("claims k.yaml --tasks mrpc --format json").out)
+    assert others["rows"] == []
+    assert "not run (no task asked about is among cb): absent, k" in others["notes"]
 
 
 NEARER = ("claims", "ehft/moves-features-less", "--format", "json")

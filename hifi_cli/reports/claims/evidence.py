@@ -1,6 +1,6 @@
 """Evidence about a claim, from runs, stored predictions and figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
@@ -422,7 +422,7 @@ def command_of_figure(claim: NumberClaim, study: Study, protocol: str, backbone:
 
 
 def evidence_of_figure(
-    claim: NumberClaim, study: Study, protocol: str, backbone: str
+    claim: NumberClaim, study: Study, protocol: str, backbone: str, tasks: Collection[str]
 ) -> list[Evidence]:
     """Return the evidence on the number that a figure's CSV has; without values if there is no CSV.
 
@@ -431,12 +431,15 @@ def evidence_of_figure(
         study: its directory has the figures.
         protocol: of the claim's runs.
         backbone: of the claim's runs.
+        tasks: those that are asked about; empty: all of the figure.
     """
     figure = figure_spec.load(claim.figure, protocol=protocol, backbone=backbone)
     path = figure.csv(study.directory)
     if not path.is_file():
         return [Evidence(claim.figure, {})]
     frame = pd.read_csv(path)
+    if tasks:
+        frame = frame[frame["task"].isin(tasks)]
     numbers = _reduced(frame, claim, claim.rows)
     if claim.second_rows:
         others = _reduced(frame, claim, claim.second_rows)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from hifi_cli.config import figure_spec
 from hifi_cli.paired_tests import LEVEL, seeds_that_reach
 from hifi_cli.reports.claims.spec import Claim, ClaimsFile, NumberClaim, tasks_of
 
@@ -38,10 +37,8 @@ def smallest_seeds(claim: Claim, file: ClaimsFile) -> SmallestSeeds:
 def _comparisons_and_tasks(claim: Claim, file: ClaimsFile) -> tuple[int, int]:
     """Return how many comparisons decide a claim, and over how many tasks each of them is."""
     if isinstance(claim, NumberClaim):
-        if claim.figure:
-            figure = figure_spec.load(claim.figure, protocol=claim.protocol or file.protocol)
-            return 1, len(figure.tasks)
-        return len(claim.methods), len(tasks_of(claim, file))
+        comparisons = 1 if claim.figure else len(claim.methods)
+        return comparisons, len(tasks_of(claim, file))
     pairs_of_methods = len(claim.first) * len(claim.second)
     tasks = len(tasks_of(claim, file))
     if claim.every_task:

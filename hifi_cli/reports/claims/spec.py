@@ -312,9 +312,18 @@ def tasks_of(claim: Claim, file: ClaimsFile) -> list[str]:
     return [task for task in tasks if task in printed]
 
 
+def _own_tasks(claim: Claim, file: ClaimsFile) -> list[str]:
+    """Return a claim's own tasks, or those of its figure or file."""
+    tasks = claim.tasks
+    if not tasks and isinstance(claim, NumberClaim) and claim.figure:
+        # A figure of finished runs may name none, and shows all.
+        tasks = figure_spec.load(claim.figure, protocol=claim.protocol or file.protocol).tasks
+    return tasks or file.tasks
+
+
 def _tasks_asked_about(claim: Claim, file: ClaimsFile) -> list[str]:
-    """Return a claim's own tasks, or the file's; of these, the ones that `--tasks` names."""
-    own = claim.tasks or file.tasks
+    """Return a claim's tasks; of these, the ones that `--tasks` names."""
+    own = _own_tasks(claim, file)
     if not file.only_tasks:
         return own
     return [task for task in own if task in file.only_tasks]
@@ -327,7 +336,7 @@ def why_undecidable(claim: Claim, file: ClaimsFile) -> str:
     is that of every run.
     """
     if not _tasks_asked_about(claim, file):
-        return f"no task asked about is among {', '.join(claim.tasks or file.tasks)}"
+        return f"no task asked about is among {', '.join(_own_tasks(claim, file))}"
     tasks = tasks_of(claim, file)
     if not tasks:
         return "no task asked about is in the paper's table"

@@ -240,7 +240,8 @@ def _decided_by_figure(asked: AskedClaim, claim: NumberClaim, study: Study) -> D
         study: its directory has the figures.
     """
     command = command_of_figure(claim, study, asked.protocol, asked.backbone)
-    evidence = evidence_of_figure(claim, study, asked.protocol, asked.backbone)
+    tasks = asked.file.only_tasks
+    evidence = evidence_of_figure(claim, study, asked.protocol, asked.backbone, tasks)
     findings = decide_comparisons(claim, evidence, asked.file.margin)
     return asked.decided(findings, decide_claim(findings), command_of_figure=command)
 
