@@ -83,7 +83,7 @@ def compare(
     runs = runs_with(study.runs, method=names, task=task_names)
     keys = options.stored_keys(protocol, backbone, shots)
     try:
-        runs = require_single_table(runs, compared, by=by, **keys)
+        runs = require_single_table(study, runs, compared, by=by, **keys)
     except MissingError as error:
         raise MissingError(f"{error}{_hint_at_a_study(results_dir)}") from None
     how = ReportOptions(epoch_choice=score, included=flags_that_count(include))

@@ -5,7 +5,9 @@ from typing import Any
 
 import pandas as pd
 
+from hifi_cli.config.registry import argument_of
 from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.records.stored import command_for_new_runs
 from hifi_cli.records.study import Study
 from hifi_cli.text import counted_noun
 
@@ -70,11 +72,17 @@ def select_runs(runs: pd.DataFrame, **keys: str | None) -> pd.DataFrame:
 
 
 def require_single_table(
-    runs: pd.DataFrame, names: Sequence[str], *, by: str = "method", **keys: str | None
+    study: Study,
+    runs: pd.DataFrame,
+    names: Sequence[str],
+    *,
+    by: str = "method",
+    **keys: str | None,
 ) -> pd.DataFrame:
     """Return the runs of some methods; they share one protocol, backbone and number of shots.
 
     Args:
+        study: where the runs come from.
         runs: rows of `Study.runs`.
         names: methods, or backbones.
         by: what the names are, `method` or `backbone`.
@@ -88,13 +96,12 @@ def require_single_table(
         UsageError: there are runs of several protocols, backbones or shots; they are named.
     """
     runs = select_runs(runs[runs[by].isin(names)], **keys)
-    options = "".join(f" --{key} {value}" for key, value in keys.items() if value)
     present = set(runs[by])
     for name in names:
         if name not in present:
-            raise MissingError(
-                f"no finished run of {name}{options}; make one with hifi train --{by} {name}"
-            )
+            options = "".join(f" --{key} {value}" for key, value in keys.items() if value)
+            advice = _how_to_make_runs(study, runs, name, by, keys)
+            raise MissingError(f"no finished run of {name}{options}; {advice}")
     # Several backbones are wanted where the names are backbones; `method` is no key of a table.
     for key, values in table_keys(runs).drop(columns=by, errors="ignore").items():
         if values.nunique() > 1:
@@ -104,6 +111,40 @@ def require_single_table(
                 f"there are runs of several {plural}: choose one with --{key} ({choices})"
             )
     return runs
+
+
+def _how_to_make_runs(
+    study: Study, runs: pd.DataFrame, name: str, by: str, keys: Mapping[str, str | None]
+) -> str:
+    """Return the command that trains a method or backbone beside some runs, or shows its variants.
+
+    Args:
+        study: where the runs come from.
+        runs: those of the others.
+        name: of the method or backbone.
+        by: what the name is.
+        keys: protocol, backbone and shots that were asked for.
+    """
+    # METHOD/NAME is a variant, whose settings its name may not say.
+    if by == "method" and "/" in name:
+        return "hifi table --by variant shows those that there are"
+    given = {}
+    # The others may be of several protocols, of which the user has to choose one.
+    for key, values in table_keys(runs).assign(method=runs["method"]).items():
+        if values.nunique() == 1:
+            given[key] = values.iloc[0]
+    given |= {key: value for key, value in keys.items() if value}
+    given[by] = name
+    words = ["hifi", "train", "--task", ",".join(sorted(set(runs["task"]))) or "TASK"]
+    for option in ("method", "protocol", "backbone"):
+        if option in given:
+            words += [f"--{option}", argument_of(given[option])]
+    seeds = sorted(set(runs["seed"]))
+    if seeds:
+        words += ["--seeds", ",".join(map(str, seeds))]
+    if given.get("shots", "full") != "full":
+        words.append(f"shots={given['shots']}")
+    return f"make one with {command_for_new_runs(words, study.directory)}"
 
 
 def note_on_variants(study: Study, shots: str, **shown: Collection[Any] | None) -> list[str]:

@@ -116,6 +116,7 @@ class Baselines:
         if not names:
             raise study.no_such_runs_error(**keys)
         runs = require_single_table(
+            study,
             runs,
             names,
             protocol=keys["protocol"],

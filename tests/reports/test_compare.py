@@ -419,7 +419,9 @@ def test_full_shot_is_never_compared_with_few_shot(hifi):
         and "runs of several shots: choose one with --shots (16, full)" in answer.err
     )
     answer = hifi("compare bitfit linear-probing --shots 16")
-    assert answer.code == 3 and "no finished run of bitfit --shots 16" in answer.err
+    made = "hifi train --task rte --method bitfit --protocol hifi --backbone bert-large --seeds 1,2 shots=16"
+    assert f"no finished run of bitfit --shots 16; make one with {made}" in answer.err
+    assert answer.code == 3
     for seed in (1, 2):
         write_run("results", "bitfit", "rte", seed, 0.55, shots=16)
     answer = hifi("compare bitfit linear-probing --shots 16 --format json")
@@ -434,7 +436,11 @@ def test_full_shot_is_never_compared_with_few_shot(hifi):
     [
         (["full-ft"], 2, "two or more different methods"),
         (["full-ft", "full-ft"], 2, "two or more different methods"),
-        (["full-ft", "mixout"], 3, "no finished run of mixout"),
+        (
+            ["full-ft", "mixout"],
+            3,
+            "no finished run of mixout; make one with hifi train --task rte --method mixout --protocol hifi --seeds 1,2,3",
+        ),
         (
             ["full-ft", "bitfit"],
             2,
@@ -488,5 +494,7 @@ def test_two_backbones_are_compared_under_one_method(hifi):
     write_run("results", "lora", "rte", 1, 0.9, backbone="qwen3-0.6b", backbone_weights="others")
     rows, notes = said(hifi("compare lora", *words))
     assert rows[0]["pairs"] == 7 and any("left out: different encoder" in note for note in notes)
-    assert "no finished run of minilm" in hifi("compare lora --backbones minilm,qwen3-0.6b").err
+    command = "hifi train --task rte --method lora --protocol hifi --backbone minilm --seeds 1,2,"
+    answer = hifi("compare lora --backbones minilm,qwen3-0.6b")
+    assert f"no finished run of minilm; make one with {command}" in answer.err
     assert "under one method" in hifi("compare lora full-ft", *words).err
