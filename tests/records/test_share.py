@@ -320,6 +320,9 @@ def test_a_run_of_other_data_or_weights_is_another_run(hifi, finish_run):
         {"epoch_metrics": [{"epoch": 1, "accuracy": 0.4}]},
         {"n_examples": {"train": 1, "selection": 1, "reported": 1}},
         {"draws": {"order of data": 7}},
+        {"task_digest": "0" * 64},
+        {"method_code": "0" * 64},
+        {"heads": [[0]] * 4},
     ],
 )
 def test_another_training_with_the_same_score_is_another_run(hifi, changes):
@@ -357,7 +360,11 @@ def test_only_known_files_are_copied_and_code_with_trust_alone(hifi, finish_run)
     ):
         (run / file).parent.mkdir(exist_ok=True)
         (run / file).write_text("raise SystemExit")
-    known = {f"{RUN}/{name}" for name in (*FILES, "own/tasks/rte.yaml", "own/methods/full-ft.yaml")}
+    for file in ("predictions-test.jsonl", "pruned.json"):
+        (run / file).write_text("")
+    own = ("own/tasks/rte.yaml", "own/methods/full-ft.yaml")
+    files = {*FILES, *own, "predictions-test.jsonl", "pruned.json"}
+    known = {f"{RUN}/{name}" for name in files}
     assert hifi("results push shared").code == 0
     assert set(files_of("shared")) == known
     assert hifi("results push trusted --trust").code == 0

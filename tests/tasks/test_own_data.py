@@ -99,10 +99,13 @@ def test_what_is_read_is_said_and_changed(tmp_path, caplog):
     assert "labels of only one row: 3" in from_data(str(few), []).summary
 
 
-def test_names_do_not_hide_shipped_tasks(tmp_path):
+def test_names_do_not_hide_shipped_tasks(tmp_path, monkeypatch):
     assert spec_of(write(tmp_path / "rte.csv", reviews()))[0] == "rte-data"
+    assert spec_of(write(tmp_path / "rte.yaml.csv", reviews()))[0] == "rte-yaml"
     (tmp_path / "shop").mkdir()
-    assert spec_of(write(tmp_path / "shop" / "train.csv", reviews()))[0] == "shop"
+    write(tmp_path / "shop" / "train.csv", reviews())
+    monkeypatch.chdir(tmp_path / "shop")
+    assert spec_of("train.csv")[0] == "shop"
 
 
 def test_the_cut_is_stratified_and_repeats(tmp_path):
@@ -269,12 +272,13 @@ def test_a_hub_dataset(tmp_path):
     features = Features(
         {
             "text": Value("string"),
-            "label": ClassLabel(names=["neg", "pos"]),
+            "opinion": ClassLabel(names=["neg", "pos"]),
             "lang": Value("string"),
         }
     )
     table = [
-        {"text": f"{SENTENCES[row % 4]} {row}", "label": row % 2, "lang": "en"} for row in range(20)
+        {"text": f"{SENTENCES[row % 4]} {row}", "opinion": row % 2, "lang": "en"}
+        for row in range(20)
     ]
     repository = tmp_path / "owner" / "reviews"
     (repository / "data").mkdir(parents=True)
@@ -283,16 +287,20 @@ def test_a_hub_dataset(tmp_path):
             str(repository / "data" / f"{split}-00000-of-00001.parquet")
         )
     source = f"hub:{repository}"
-    name, content = spec_of(source)
+    name, content = spec_of(source, "label=opinion")
     assert (name, content["inputs"], content["labels"]) == ("reviews", ["text"], ["neg", "pos"])
-    spec = task_spec.load(own_data.register(source, ["validation=0.2"]))
+    spec = task_spec.load(own_data.register(source, ["label=opinion", "validation=0.2"]))
     data = task_sources.load(spec, data_dir=None)
     assert [len(data.rows(split)) for split in ("train", "validation", "test")] == [16, 4, 20]
     assert Counter(row.label for row in data.rows("validation")) == {0: 2, 1: 2}
+    splits = spec_of(source, "label=opinion", "test=train")[1]["hub"]["splits"]
+    assert splits == {"train": "train", "test": "train"}
+    _, data = load(source, "label=opinion", "validation=test", "held_out=test")
+    assert [len(data.rows(f"validation{suffix}")) for suffix in ("", "_held_out")] == [20, 20]
     with pytest.raises(UsageError, match=r"has no split 'dev'; the splits are train, test"):
-        load(source, "validation=dev")
+        load(source, "label=opinion", "validation=dev")
     with pytest.raises(UsageError, match=r"has no split 'tset'; the splits are train, test"):
-        spec_of(source, "test=tset")
+        spec_of(source, "label=opinion", "test=tset")
 
 
 def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
