@@ -236,10 +236,12 @@ def _rates_to_try(given: Sequence[float], baselines: Baselines, configured: floa
         return [configured]
     if not given:
         # Half a power of ten lies between two rates, as between 1e-4, 3e-4 and 1e-3. The configured
-        # one is in the middle.
+        # one is in the middle, as it is.
         below = allowed // 2
         factors = [10 ** (step / 2) for step in range(-below, allowed - below)]
-        return [float(f"{configured * factor:.1g}") for factor in factors]
+        around = [float(f"{configured * factor:.1g}") for factor in factors]
+        around[below] = configured
+        return around
     if len(given) > allowed:
         raise UsageError(
             f"--rates names {len(given)} learning rates, and no baseline of this study tried more"

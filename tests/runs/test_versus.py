@@ -28,7 +28,7 @@ description: Train the LayerNorms and the task head
 label: NormTuning
 source: mine
 implementation: ./norm_tuning.py
-config: {learning_rate: 5.0e-3}
+config: {learning_rate: 5.5e-3}
 """
 TASKS = ("demo-entailment", "demo-acceptability")
 SEEDS = (1, 2, 3)
@@ -316,7 +316,7 @@ def test_as_many_rates_are_tried_as_a_baseline_had(hifi, study):
     words = f"{VERSUS} --against full-ft"
     (rates,) = lines_of(hifi(f"{words} --dry-run"))["rates"]
     assert rates == (
-        "learning rates 0.002, 0.005 (Full-FT tried 2, the most of all baselines), by the mean rank"
+        "learning rates 0.002, 0.0055 (Full-FT tried 2, the most of all baselines), by the mean rank"
         " over demo-entailment, seed 1, on holdout 0.3 of the train split"
     )
     refused = hifi(f"{words} --rates 1e-3,2e-3,3e-3")
