@@ -307,7 +307,7 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
     """
     csv = request.csv
     if csv.is_file() and not force and not request.kind.shows_finished_runs:
-        data = pd.read_csv(csv)
+        data = _read_numbers(csv)
         # Numbers of other seeds are not replaced unasked: they may have taken hours.
         if "seed" in data and set(data["seed"]) != set(request.spec.seeds):
             seeds = ",".join(map(str, sorted(set(data["seed"]))))
@@ -329,7 +329,13 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
     shutil.rmtree(request.parts, ignore_errors=True)
     logger.info(f"numbers: {csv}")
     # The picture shows what is stored.
-    return pd.read_csv(csv)
+    return _read_numbers(csv)
+
+
+def _read_numbers(csv: Path) -> pd.DataFrame:
+    """Read a figure's numbers; only an empty cell is missing."""
+    # By default pandas takes words such as None and NA, which a class may be called, as missing.
+    return pd.read_csv(csv, keep_default_na=False, na_values=[""])
 
 
 def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:

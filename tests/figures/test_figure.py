@@ -131,6 +131,14 @@ def test_numbers_of_other_seeds_are_replaced_only_by_force(ask):
     assert computed.equals(pd.read_csv(first.csv)) and {*computed["seed"]} == {2}
 
 
+def test_a_class_may_be_called_none(ask):
+    request = ask("tsne")
+    request.csv.parent.mkdir(parents=True)
+    request.csv.write_text("seed,x,label\n1,0.5,None\n1,,\n")
+    stored = figure.compute(request)
+    assert stored["label"][0] == "None" and stored.loc[1, ["x", "label"]].isna().all()
+
+
 LANDSCAPE = {"points": 3, "examples": 4, "snapshots": 3, "shots": [None]}
 HEAD = ("task_head.kind=mlp", "task_head.width=16", "settings.stage1_fraction=0.5")
 
