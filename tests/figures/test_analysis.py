@@ -4,7 +4,8 @@ import copy
 import json
 import math
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,11 +16,11 @@ from run_folders import run_folder
 from safetensors.torch import load_file
 from scipy import stats
 from sklearn.metrics import silhouette_score
-from tiny_inputs import HEADS, HIDDEN, LAYERS
+from tiny_inputs import HEADS, HIDDEN, LAYERS, random_encoder
 from transformers import AutoModel, AutoTokenizer
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.figures import heads, sweep
+from hifi_cli.figures import figure, heads, models, sweep
 from hifi_cli.figures.models import Tsne
 from hifi_cli.heads.ranking import Ranked
 from hifi_cli.heads.scores import head_outputs
@@ -28,6 +29,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.tasks.encode import collate, epoch_batches, padding_values, single_sequences
+from hifi_cli.tasks.examples import EncodedExample, Row
 
 pytestmark = pytest.mark.slow
 
@@ -57,9 +59,10 @@ def test_richness_and_correlation_rows_are_the_scores(ask):
     assert len(rows) == 2 * LAYERS * HEADS
     request = scored("richness", "SL")
     ((_, stored),) = request.kind.scores(request)
-    found = {(row["layer"], row["head"]): row["mean"] for row in rows if row["setting"] == "SL"}
+    of_sl = [row for row in rows if row["setting"] == "SL"]
+    found = {(row["layer"], row["head"]): (row["mean"], row["std"]) for row in of_sl}
     assert found == {
-        (layer, head): stored.richness[layer][head]
+        (layer, head): (stored.richness[layer][head], stored.richness_std[layer][head])
         for layer in range(LAYERS)
         for head in range(HEADS)
     }
@@ -67,6 +70,33 @@ def test_richness_and_correlation_rows_are_the_scores(ask):
     for layer in range(LAYERS):
         assert max(row["normalized"] for row in rows if row["layer"] == layer) == 1
     assert all(row["correlation"] == 0 for row in rows if row["head"] == row["other"])
+
+
+def test_the_settings_are_those_of_section_5_1(ask, monkeypatch):
+    request = ask("richness")
+    request.overrides = ()
+    asked = []
+    selector = SimpleNamespace(score=lambda: (None, None))
+    monkeypatch.setattr(request, "head_selector", lambda config: asked.append(config) or selector)
+    names = [names["setting"] for names, _ in request.kind.scores(request)]
+    found = {
+        name: (
+            config.batch_size,
+            config.learning_rate,
+            {config.max_length, config.scoring.max_length},
+            config.scoring.samples,
+            config.scoring.warm_steps,
+        )
+        for name, config in zip(names, asked, strict=True)
+    }
+    assert found == {
+        "ST": (32, 2e-5, {128}, 300, 115),
+        "BS": (16, 2e-5, {128}, 300, 115),
+        "LR": (32, 5e-5, {128}, 300, 115),
+        "SL": (32, 2e-5, {64}, 300, 115),
+        "SS": (32, 2e-5, {128}, 1000, 115),
+        "PT": (32, 2e-5, {128}, 300, 0),
+    }
 
 
 def test_cumulative_fractions_against_numpy(ask, workspace):
@@ -83,9 +113,14 @@ def test_cumulative_fractions_against_numpy(ask, workspace):
         expected[: len(sigma)] = np.cumsum(sigma) / sigma.sum()
         np.testing.assert_allclose(fractions[index], expected, atol=1e-6)
     rows = compute(ask("singular-values", {"layers": 2}))
-    assert {row["layer"] for row in rows} == {0, 1} and max(
-        row["mean"] for row in rows
-    ) == pytest.approx(1)
+    chosen = {row["layer"]: row["head"] for row in rows}
+    runner, examples = ask("singular-values").head_selector(config).model_and_examples()
+    sequences = single_sequences(examples)
+    fractions = heads.cumulative_fractions(encoder, sequences, runner.pad, chosen)
+    assert [*chosen] == [0, 1] and {row["t"] for row in rows} == {*range(1, HIDDEN // HEADS + 1)}
+    for row in rows:
+        of_samples = fractions[row["layer"]][:, row["t"] - 1]
+        assert (row["mean"], row["std"]) == pytest.approx((of_samples.mean(), of_samples.std()))
 
 
 def test_damping_is_for_pagerank(ask):
@@ -101,6 +136,11 @@ def test_literal_pagerank_is_flat_and_every_ranking_chooses_its_highest_values(a
     request = ask("head-ranking")
     values = pd.DataFrame(request.kind.rows(request))
     assert len(values) == 5 * LAYERS * HEADS
+    means = values.groupby(["ranking", "layer"])["value"].mean()
+    np.testing.assert_allclose(means, 1)
+    selection, _ = request.head_selector(request.config("rte")).select()
+    chosen = values[values["chosen"] & (values["ranking"] == "pagerank")]
+    assert [*chosen.groupby("layer")["head"].agg(list)] == selection.heads
     literal = values[values["ranking"] == "pagerank-literal"].groupby("layer")["value"]
     assert (literal.max() - literal.min()).max() < 1e-4
     for _, of_layer in values[values["ranking"] != "pagerank-literal"].groupby(
@@ -127,6 +167,10 @@ def test_rank_correlations_are_means_over_the_layers_of_what_is_preferred():
         heads.rank_correlation(flat, lowest)["noise"] == of_two
     )  # a mean over two layers varies more
     assert np.isnan(heads.rank_correlation(flat[:1], lowest[:1])["value"])
+    all_taus = [stats.kendalltau(range(5), order).statistic for order in permutations(range(5))]
+    of_five = [Ranked(np.arange(5.0))] * 3
+    expected = stats.norm.interval(0.95)[1] * np.std(all_taus) / 3**0.5
+    assert heads.rank_correlation(of_five, of_five)["noise"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -210,8 +254,9 @@ def test_features_do_not_move_under_linear_probing(ask):
 @pytest.mark.parametrize(("words", "epoch"), [((), 1), (("report=last", "variant=last"), 2)])
 def test_the_epoch_of_the_measured_model_is_stored(ask, words, epoch):
     words = ("learning_rate=1e-30", "epochs=2", *words)
-    (row,) = compute(ask("features", None, ("linear-probing",), (1,), *words, train=True))
-    assert row["epoch"] == epoch
+    settings = {"examples": 7}
+    (row,) = compute(ask("features", settings, ("linear-probing",), (1,), *words, train=True))
+    assert (row["epoch"], row["examples"]) == (epoch, 7)
 
 
 def test_distances_of_stages_are_those_of_the_runs_own_models(
@@ -245,6 +290,19 @@ def test_distances_of_stages_are_those_of_the_runs_own_models(
     assert rows["eh-ft-bitfit", "pretrained-stage1"]["mean"] > 0.01
 
 
+def test_the_features_of_a_decoder_are_those_of_the_last_token():
+    encoder = Encoder(random_encoder("qwen2"))
+    texts = [np.array(text) for text in ([3, 5, 7], [4, 6], [8, 3, 5, 9])]
+    row = Row("0", (("a",),), 0)
+    examples = [EncodedExample(row, ({"input_ids": text},)) for text in texts]
+    found = models.features(encoder, examples, {"input_ids": 0})
+    with torch.inference_mode():
+        states = [
+            encoder.base(torch.from_numpy(text)[None]).last_hidden_state[0, -1] for text in texts
+        ]
+    np.testing.assert_allclose(found, torch.stack(states), atol=1e-5)
+
+
 def test_a_sweep_reads_the_scores_of_its_own_variants(ask, workspace, tmp_path):
     words = ("epochs=1", "batch_size=8", "scoring.samples=12")
     request = ask("sweep", {"key": "heads.k", "values": [1, 2]}, seeds=(1, 2), train=True)
@@ -276,8 +334,8 @@ def test_stage_2_keeps_its_epochs(ask, word):
 def test_the_map_shows_what_the_head_makes_of_the_pretrained_features(ask, workspace, encoders):
     words = ("task_head.kind=mlp", "task_head.width=16")
     request = ask("tsne", {"perplexity": 5}, ("full-ft",), (1, 2), *words)
-    words = (*words, "settings.stage1_fraction=0.5")
-    trained = ask("tsne", {"perplexity": 5}, ("lp-ft",), (1, 2), *words)
+    words = (*words, "settings.stage1_fraction=0.5", "stage1.learning_rate=0.01")
+    trained = ask("tsne", {"perplexity": 5}, ("eh-ft-bitfit",), (1, 2), *words)
     data = pd.DataFrame([*request.kind.rows(request), *trained.kind.rows(trained)])
     groups = data.groupby(["head", "seed", "split"])
     # seed 2 has no map
@@ -286,15 +344,23 @@ def test_the_map_shows_what_the_head_makes_of_the_pretrained_features(ask, works
         == [[24] * 2, [48] * 2, [1, 0], [1, 0]] * 2
     )
     assert groups["silhouette"].nunique().eq(1).all() and data["silhouette"].nunique() == 8
-    head = encoder_of(request.config("rte"), workspace).model.task_head
     rows = data_of("rte", workspace).rows("validation")
     labels = np.array([row.label for row in rows])
-    with torch.no_grad():
-        hidden = head.activation(head.hidden(first_tokens(encoders["bert"], rows)))
-        predicted = head.output(hidden).argmax(-1).numpy()
-    random = groups.get_group(("Random", 1, "dev")).iloc[0]
-    assert random["score"] == np.mean(predicted == labels)
-    assert random["silhouette"] == pytest.approx(silhouette_score(hidden, labels), abs=1e-5)
+    read_by_heads = first_tokens(encoders["bert"], rows)
+    # BitFit trains the backbone too, and its head reads the pretrained one all the same.
+    task_heads = {
+        "Random": encoder_of(request.config("rte"), workspace).model.task_head,
+        "BitFit": figure.train(trained.config("rte"), trained, until_last_stage=True)
+        .encoder.model.cpu()
+        .task_head,
+    }
+    for name, head in task_heads.items():
+        with torch.no_grad():
+            hidden = head.activation(head.hidden(read_by_heads))
+            predicted = head.output(hidden).argmax(-1).numpy()
+        shown = groups.get_group((name, 1, "dev")).iloc[0]
+        assert shown["score"] == np.mean(predicted == labels)
+        assert shown["silhouette"] == pytest.approx(silhouette_score(hidden, labels), abs=1e-5)
     with pytest.raises(UsageError, match=r"task_head.kind=mlp"):
         compute(ask("tsne"))
     one_class = compute(ask("tsne", {"examples": 1}, ("full-ft",), (1,), *words[:2]))

@@ -79,7 +79,11 @@ def test_the_csv_is_the_cache_of_one_figure(tiny, tmp_path):
     assert tiny(*words).out == f"{tmp_path / 'd.svg'}\n"
     [numbers] = (tmp_path / "results" / "figures").glob("*.csv")
     assert numbers.name == "hifi-6-d-tiny-bert-rte-scoring.samples--4.csv"
-    assert len(pd.read_csv(numbers)) == 19 * 2  # damping factors and layers
+    table = pd.read_csv(numbers)
+    assert len(table) == 19 * 2  # damping factors and layers
+    # "The number of iterations grows as d increases" (HiFi, section 5.3).
+    iterations = table.groupby("damping")["iterations"].max()
+    assert iterations.is_monotonic_increasing and iterations[0.95] > 3 * iterations[0.05]
     assert "damping factor d" in (tmp_path / "d.svg").read_text()
     first = numbers.read_bytes()
     assert "computed before" in tiny(*words).err and numbers.read_bytes() == first
@@ -258,6 +262,10 @@ def test_a_search_is_drawn(ask, workspace, encoders, caplog):
     place = {"backbone": encoders["bert"].name}
     write_search(workspace.results_dir, "full-ft", "rte", [0.1, 0.2], **place, **few)
     write_search(workspace.results_dir, "full-ft", "rte", [0.2, 0.99], seed=2, **place, limit=20)
+    # Other protocols, backbones and tasks are no part either.
+    write_search(workspace.results_dir, "full-ft", "rte", [0.98], **place, protocol="laptop")
+    write_search(workspace.results_dir, "full-ft", "rte", [0.97], backbone="another")
+    write_search(workspace.results_dir, "full-ft", "cola", [0.96], **place)
     table = figure.compute(request)
     methods = [("full-ft", 1), ("full-ft", 2), ("full-ft", 3), ("bitfit", 1)]
     assert list(zip(table["method"], table["settings"], strict=True)) == methods
@@ -306,10 +314,12 @@ def test_the_words_below_a_picture_name_the_settings_that_it_shows():
         others = {*names.values(), "PT"} - {setting}
         assert not any(f"{other}:" in words for other in others)
     all_settings = explanation_of("hifi-3", pd.DataFrame({"setting": [*names.values(), "PT"]}))
-    assert "The others differ from it in this alone. BS: batch 16. LR: learning rate 5e-5." in (
-        all_settings
+    assert all_settings.startswith(
+        "ST: batch 32, learning rate 2e-5, 128 tokens, up to 300 samples, after 115 steps of full"
+        " fine-tuning. The others differ from it in this alone. BS: batch 16. LR: learning rate"
+        " 5e-5. SL: 64 tokens. SS: up to 1000 samples."
+        " PT: the pretrained encoder, as in Algorithm 1."
     )
-    assert "PT: the pretrained encoder, as in Algorithm 1." in all_settings
 
 
 def test_the_words_below_a_picture_name_no_deviation_of_one_seed():

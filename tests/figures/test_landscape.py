@@ -1,6 +1,9 @@
 """Planes, surfaces and trajectories of the loss, against independent computations."""
 
+from itertools import product
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from prepared_models import examples_of
@@ -44,14 +47,49 @@ def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make
         assert values[0.5, -1.0] == pytest.approx(float(runner.loss(examples)) / 6, rel=1e-4)
 
 
-def test_trajectories_of_both_methods_and_regimes_end_at_the_origin(ask):
+def test_trajectories_of_both_methods_and_regimes_end_at_the_origin(
+    ask, make, workspace, monkeypatch
+):
+    measured = []
+
+    def surface(runner, weights, directions, axes, examples):
+        assert sum(weight.numel() for weight in weights) == directions.shape[1]
+        measured.append(examples)
+        return compute_surface(runner, weights, directions, axes, examples)
+
+    compute_surface = models.surface
+    monkeypatch.setattr(models, "surface", surface)
     settings = {"points": 3, "examples": 4, "snapshots": 3, "shots": [None, 4]}
-    rows = compute(ask("landscape", settings, ("full-ft", "hifi-layerwise")))
-    contours = [row for row in rows if row["part"] == "contour"]
-    assert len({(row["regime"], row["method"]) for row in contours}) == 4 and len(contours) == 9 * 4
-    ways = [row for row in rows if row["part"] == "trajectory" and row["regime"] == "full-shot"]
-    assert {row["step"] for row in ways} == {0, 4, 8, 12}
-    assert all(abs(row["x"]) < 1e-6 for row in ways if row["step"] == 12)
+    data = pd.DataFrame(compute(ask("landscape", settings, ("full-ft", "hifi-layerwise"))))
+    panels = data.groupby(["regime", "method"], sort=False)
+    steps = {"full-shot": [0, 4, 8, 12], "4-shot": [0, 1, 2]}
+    assert [*panels.groups] == [*product(steps, ("full-ft", "hifi-layerwise"))]
+    for (regime, _), rows in panels:
+        way = rows[rows["part"] == "trajectory"]
+        assert way["step"].tolist() == steps[regime]
+        np.testing.assert_allclose(way[["x", "y"]].iloc[-1].tolist(), 0, atol=1e-6)
+        # The first direction explains most.
+        first, second = rows[["share_x", "share_y"]].iloc[0]
+        assert 1 + 1e-6 >= first + second > 2 * second >= 0
+        # The surface goes beyond the trajectory by a quarter of its extent, on each side.
+        contour = rows[rows["part"] == "contour"]
+        assert len(contour) == 9
+        for axis in ("x", "y"):
+            low, high = way[axis].min(), way[axis].max()
+            margin = max(high - low, 1e-6) / 4
+            places = [low - margin, (low + high) / 2, high + margin]
+            np.testing.assert_allclose(sorted(set(contour[axis])), places, atol=1e-9)
+    assert [len(examples) for examples in measured] == [4] * 4
+    train = [example.row for example in examples_of(make("full-ft"), workspace, "train")]
+    assert all(example.row in train for examples in measured for example in examples)
+
+
+def test_a_few_shot_run_has_its_epochs_of_one_step(ask):
+    settings = {"points": 2, "examples": 4, "snapshots": 3, "shots": [4]}
+    request = ask("landscape", settings, ("full-ft",))
+    request.overrides = tuple(word for word in request.overrides if not word.startswith("epochs"))
+    steps = [row["step"] for row in compute(request) if row["part"] == "trajectory"]
+    assert steps == [0, 17, 33, 50]
 
 
 def test_the_full_training_set_is_full_under_a_few_shot_protocol_too(ask):
