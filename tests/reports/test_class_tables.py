@@ -79,6 +79,8 @@ def test_scores_of_classes_are_scikit_learns(hifi):
     assert [row["label"] for row in table["rows"]] == [*CLASSES["cb"], "macro mean"]
     macro = [metrics.f1_score(labels, predicted, average="macro") for labels, predicted, _ in runs]
     check_cell(table["rows"][3], "f1", 100 * np.array(macro))
+    mean, low, high = (table["rows"][3][key] for key in ("f1", "f1_low", "f1_high"))
+    assert f"{mean:.1f} [{low:.1f}, {high:.1f}]" in hifi("table per-class --task cb").out
 
 
 def test_confusions_are_scikit_learns(hifi):
@@ -95,6 +97,7 @@ def test_confusions_are_scikit_learns(hifi):
     for place, row in enumerate(table["rows"]):
         for at, name in enumerate(CLASSES["cb"]):
             check_cell(row, f"predicted.{name}", of_seeds[:, place, at], row["rows"])
+        assert row["rows"] == of_seeds[0, place].sum()
     assert [*table["headings"].values()] == [*CLASSES["cb"], "Rows"]
 
 
@@ -165,6 +168,9 @@ def test_several_labels_of_a_row(hifi):
     for seed in (1, 2):
         labels = np.arange(ROWS * len(names)).reshape(ROWS, -1) % 3 == 0
         logits = generator.normal(0, 1, labels.shape) + labels
+        # Nothing has the first class, nor is predicted to have it.
+        labels[:, 0] = False
+        logits[:, 0] = -9
         predicted = logits > 0
         score = metrics.f1_score(labels, predicted, average="micro")
         folder = write_run("results", "lora", "demo-topics", seed, score, primary_metric="f1_micro")
@@ -173,8 +179,10 @@ def test_several_labels_of_a_row(hifi):
         )
         runs.append((labels, predicted, logits))
     rows = table_of(hifi, "per-class --task demo-topics")["rows"]
-    expected = np.mean([metrics.f1_score(*run[:2], average=None) for run in runs], axis=0)
-    assert [row["f1"] for row in rows[:-1]] == pytest.approx([*(100 * expected)])
+    of_seeds = [metrics.f1_score(*run[:2], average=None, zero_division=0) for run in runs]
+    expected = 100 * np.mean(of_seeds, axis=0)
+    assert [row["f1"] for row in rows] == pytest.approx([*expected, expected.mean()])
+    assert [row["rows"] for row in rows] == [*runs[0][0].sum(axis=0), ROWS]
     [row] = table_of(hifi, "ensemble --task demo-topics")["rows"]
     together = expit([run[2] for run in runs]).mean(0) > 0.5
     primary = task_spec.load("demo-topics").primary

@@ -28,9 +28,11 @@ def test_costs_are_those_of_the_runs_relative_to_full_ft_on_the_same_task_and_de
     for seed in (1, 2):
         write_costs("full-ft", "rte", seed, 30.0)
         write_costs("full-ft", "cola", seed, 60.0)
+        write_costs("full-ft", "sst2", seed, 10.0)
     write_costs("bitfit", "rte", 1, 15.0, memory=50, stored=10)
     write_costs("bitfit", "rte", 2, 21.0, memory=50, stored=10)
     write_costs("bitfit", "cola", 1, 60.0, memory=100, stored=30)
+    write_costs("bitfit", "sst2", 1, 25.0, memory=50, stored=20)
     write_costs("lora", "mrpc", 1, 30.0)  # no run of Full-FT there
     write_costs("adapter", "rte", 1, 1.0, device="GPU")  # nor on that machine
     write_costs("bitfit", "cola", 2, 7.0, threads=4)  # nor with as many threads
@@ -38,10 +40,10 @@ def test_costs_are_those_of_the_runs_relative_to_full_ft_on_the_same_task_and_de
     rows = {row["method"]: row for row in table["rows"]}
     assert [rows["full-ft"][key] for key in ("time", "memory", "stored")] == [1, 1, 1]
     assert rows["bitfit"]["time"] == pytest.approx(
-        (18 / 30 + 60 / 60) / 2
+        (18 / 30 + 60 / 60 + 25 / 10) / 3
     )  # per epoch; all have three
-    assert rows["bitfit"]["memory"] == pytest.approx((0.5 + 1) / 2)
-    assert rows["bitfit"]["stored"] == pytest.approx((0.01 + 0.03) / 2)
+    assert rows["bitfit"]["memory"] == pytest.approx((0.5 + 1 + 0.5) / 3)
+    assert rows["bitfit"]["stored"] == pytest.approx((0.01 + 0.03 + 0.02) / 3)
     assert (
         rows["bitfit"]["stored_mb"] == pytest.approx(20e-6)
         and rows["bitfit"]["trained_percent"] == 4.0

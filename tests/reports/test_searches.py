@@ -64,7 +64,7 @@ def test_a_setting_whose_runs_all_collapsed_is_not_the_best(hifi):
 
 def test_the_mean_is_over_seeds_and_a_setting_with_fewer_is_not_best(hifi, tmp_path):
     for seed, scores in {1: [0.5, 0.9, 0.95], 2: [0.7, 0.2]}.items():
-        write_search(tmp_path, "full-ft", "rte", scores, seed)
+        write_search(tmp_path, "full-ft", "rte", scores, seed, collapsed=seed == 2)
     write_search(
         tmp_path, "full-ft", "cola", [0.3]
     )  # the only one of its task so far, which has a setting as well
@@ -73,9 +73,12 @@ def test_the_mean_is_over_seeds_and_a_setting_with_fewer_is_not_best(hifi, tmp_p
     tried = all_tried[all_tried["task"] == "rte"]
     assert tried["score"].tolist() == pytest.approx([0.6, 0.55, 0.95])
     assert tried["deviation"].iloc[0] == pytest.approx(0.1 * 2**0.5)
-    table = table_of(hifi(f"table search --results-dir {tmp_path} --task rte --format json"))
-    cell = table["rows"][0]["cells"]["rte"]
+    rows = table_of(hifi(f"table search --results-dir {tmp_path} --format json"))["rows"]
+    cell = rows[0]["cells"]["rte"]
     assert (cell["value"], cell["std"]) == pytest.approx((60, 10 * 2**0.5))
+    assert [row["cells"]["seeds"]["value"] for row in rows] == ["1 and 2", "2", "1"]
+    collapsed = ["a run collapsed"]
+    assert [row["cells"]["rte"]["notes"] for row in rows] == [collapsed, collapsed, []]
     assert tried["seeds"].tolist() == [2, 2, 1]
     assert tried["best"].tolist() == [True, False, False]
 
