@@ -51,7 +51,13 @@ def safe_name(name: str) -> str:
 def without_directory(word: str) -> str:
     """Return a word of a command; of an absolute path its name: what is shared names no directory of a machine."""
     path = Path(word)
-    return path.name if path.is_absolute() else word
+    if path.is_absolute():
+        return path.name
+    # The path of `--data-dir=/home/me/glue`, or of `validation=/home/me/dev.csv`.
+    option, equals, value = word.partition("=")
+    if Path(value).is_absolute():
+        return f"{option}{equals}{Path(value).name}"
+    return word
 
 
 def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> str:

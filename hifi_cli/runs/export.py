@@ -16,7 +16,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.config.specs import method_spec
 from hifi_cli.errors import UsageError
-from hifi_cli.files import atomic_path
+from hifi_cli.files import atomic_path, without_directory
 from hifi_cli.models.encoder_files import resolve_source
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.records.record import RunResult
@@ -223,6 +223,8 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         base=config.backbone.hub or _BASE,
         opener=task.rules.transformers_class,
         task=task,
+        # A task that was made from a file has its path as the source.
+        source=without_directory(task.source),
         method=method,
         # The run may have another k than the method.
         description=re.sub(r"\bk = \d+ ", "", method.description),
@@ -264,11 +266,15 @@ def _scores_of_card(task: TaskSpec, result: RunResult) -> list[EvalResult]:
 
 def _command_of_others(result: RunResult) -> list[str]:
     """Return the command that trained a run, without the name of a directory of this machine."""
-    words: list[str] = result.provenance["command"]
+    words: list[str] = [*result.provenance["command"]]
     own_backbone = Path(result.config["backbone"].get("path") or "")
     if not own_backbone.is_absolute():
         return words
-    return [_BASE if Path(word).name == own_backbone.name else word for word in words]
+    for index, word in enumerate(words):
+        option, equals, place = word.rpartition("=")
+        if option in ("", "--backbone") and Path(place).name == own_backbone.name:
+            words[index] = f"{option}{equals}{_BASE}"
+    return words
 
 
 def _base_card(backbone: BackboneConfig) -> Any:

@@ -153,14 +153,15 @@ def test_the_card_of_a_task_and_a_backbone_of_one_s_own_names_what_they_state(
         for verb in ("runs", "falls")
     ]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    words = f"--method linear-probing --backbone {backbone} epochs=1 inputs=text".split()
-    assert hifi("train --task mine.csv", *words).code == 0
+    words = f"--method linear-probing --backbone={backbone} epochs=1 inputs=text".split()
+    assert hifi(f"train --task={tmp_path}/mine.csv", *words).code == 0
     assert hifi("export", run_folder(task="mine", method="linear-probing"), "--to", "out").code == 0
     card = ModelCard.load(Path("out/README.md"))
     data = card.data
     assert (data.language, data.license) == ("de", "apache-2.0")
     assert (data.datasets, data.base_model) == (None, None)
-    assert "--backbone PATH-TO-THE-BASE-MODEL" in card.content
+    assert "--task=mine.csv" in card.content
+    assert "--backbone=PATH-TO-THE-BASE-MODEL" in card.content
     assert str(tmp_path) not in card.content
     assert data.eval_results[0].dataset_type == "mine"
 
