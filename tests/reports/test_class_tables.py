@@ -138,10 +138,13 @@ def test_a_note_on_the_runs_of_an_ensemble_names_the_row(hifi):
         path = folder / "results.json"
         record = json.loads(path.read_text())
         path.write_text(json.dumps(record | {"collapsed": True}))
-    notes = table_of(hifi, "ensemble --task cb")["notes"]
-    assert [note for note in notes if "collapsed" in note] == [
+    table = table_of(hifi, "ensemble --task cb")
+    assert [note for note in table["notes"] if "collapsed" in note] == [
         "BitFit on CB: 2 runs collapsed, included"
     ]
+    best = max(table["rows"], key=lambda row: row["ensemble"])
+    bold = [line for line in hifi("table ensemble --format md").out.splitlines() if "**" in line]
+    assert len(bold) == 1 and f"| {best['label']} | " in bold[0]
     # A table of classes has the method in its title.
     assert "2 runs collapsed, included" in table_of(hifi, "per-class --method bitfit")["notes"]
 
@@ -212,10 +215,15 @@ def test_what_is_left_out_is_said(hifi):
     write("cb", 1, method="lora")
     write_run("results", "full-ft", "cb", 3, 0.5)
     write("cb", 4, order=range(ROWS - 1))
+    # As many rows, one of which is another.
+    write("cb", 5)
+    other = run_folder(backbone="bert-large", method="full-ft", task="cb", seed=5)
+    file = other / "predictions.jsonl"
+    file.write_text(file.read_text().replace('"id": "7"', '"id": "another"'))
     notes = table_of(hifi, "ensemble --task cb")["notes"]
     assert "left out: LoRA on CB: an ensemble needs two seeds" in notes
     assert "left out: 1 run of Full-FT without predictions" in notes
-    assert "left out: 1 run of Full-FT with predictions of other rows" in notes
+    assert "left out: 2 runs of Full-FT with predictions of other rows" in notes
     assert "predictions of the epoch that each run keeps" in notes
     assert any("scores are too high" in note for note in notes)
     one = table_of(hifi, "per-class --task cb --method lora")

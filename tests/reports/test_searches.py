@@ -45,7 +45,8 @@ def test_the_best_setting_of_each_task_and_method(hifi):
         "lora": [[10, 20, 15, "CoLA"], [20, 20, 20, None], [30, None, None, "RTE"]],
     }
     assert table["rows"][0]["label"].endswith("learning_rate=1e-05")
-    assert "-<sup>a</sup>" in hifi("table search --format md").out
+    text = hifi("table search --format md").out
+    assert "-<sup>a</sup>" in text and "| 40.00 | 60.00 | 50.00 |" in text
 
 
 def test_a_setting_whose_runs_all_collapsed_is_not_the_best(hifi):
