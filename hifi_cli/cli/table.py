@@ -22,7 +22,7 @@ from hifi_cli.reports.options import INCLUDED_BY_DEFAULT, ReportOptions, flags_t
 from hifi_cli.reports.pairs import FULL_FT
 from hifi_cli.reports.render import LatexOptions, emit
 from hifi_cli.reports.table import Table, with_notes
-from hifi_cli.reports.table_runs import runs_with, select_runs
+from hifi_cli.reports.table_runs import notes_on_variants_alone, runs_with, select_runs
 from hifi_cli.reports.table_spec import TableSpec
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.metrics import METRICS
@@ -304,6 +304,8 @@ def _score_tables(asked: _Asked, study: Study) -> list[Table]:
         tables.append(built_table(spec, study, asked.how, grid=grid, data_dir=asked.data_dir))
         if asked.has_grid and not asked.backbones:
             notes += _note_on_other_backbones(spec, study)
+    if not asked.name and not asked.backbones:
+        notes += notes_on_variants_alone(study, asked.tasks, **asked.keys)
     notes += [*study.notes_on_damage, *_notes_on_rows(asked.by, left_out, metrics)]
     return with_notes(tables, notes)
 

@@ -1,5 +1,6 @@
 """Which runs of a study a table is about: one protocol, one backbone, one number of shots."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -162,3 +163,27 @@ def note_on_variants(study: Study, shots: str, **shown: Collection[Any] | None) 
         return []
     which = counted_noun(count, "run")
     return [f"{which} of searches and other variants left out (hifi table search, or --by variant)"]
+
+
+def notes_on_variants_alone(study: Study, tasks: Sequence[str], **keys: str | None) -> list[str]:
+    """Return notes on protocols, backbones and shots that have variants alone, and thus no table.
+
+    Args:
+        study: all runs.
+        tasks: only those on one of these; empty: on any.
+        keys: only those of this `protocol`, `backbone` or `shots`.
+    """
+    runs = runs_with(study.runs, task=tasks)
+    with_table = {tuple(row) for row in table_keys(select_runs(runs)).to_numpy()}
+    of_variants = table_keys(runs[runs["variant"].notna()])
+    for key, value in keys.items():
+        if value is not None:
+            of_variants = of_variants[of_variants[key] == value]
+    counts = Counter(tuple(row) for row in of_variants.to_numpy())
+    notes = []
+    for setting, count in sorted(counts.items()):
+        if setting not in with_table:
+            words = setting_in_words(dict(zip(of_variants.columns, setting, strict=True)))
+            which = f"{counted_noun(count, 'run')} of searches and other variants"
+            notes.append(f"no table of {words}: {which} (hifi table search, or --by variant)")
+    return notes

@@ -98,6 +98,16 @@ def test_notes_on_runs_left_out_count_the_tables_own_tasks_and_methods(hifi):
     ]
 
 
+def test_a_backbone_with_variants_alone_is_named_below_the_tables_of_others(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.5)
+    write_run("results", "full-ft", "rte", 1, 0.5, backbone="roberta-large", variant="slow")
+    write_run("results", "full-ft", "rte", 1, 0.5, backbone="roberta-large", variant="fast")
+    note = "no table of protocol hifi, backbone roberta-large: 2 runs of searches and other variants (hifi table search, or --by variant)"
+    assert note in table_of(hifi("table --format json"))["notes"]
+    for words in ("--by variant", "--backbone bert-large", "--tasks rte hifi-2"):
+        assert "no table of" not in hifi(f"table {words}").out
+
+
 def test_variants_are_counted_on_every_backbone_that_is_shown(hifi):
     for backbone, seed in itertools.product(("bert-large", "roberta-large"), (1, 2)):
         write_run("results", "full-ft", "rte", seed, 0.5, backbone=backbone)
