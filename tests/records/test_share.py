@@ -573,6 +573,7 @@ def test_export_writes_files_of_every_eval_ever(hifi):
         assert texts and all(isinstance(text, str) for text in texts)
     assert VALUES.items() <= log.items()
     keys = ("metric_config.metric_id", "metric_config.min_score", "score_details.score")
+    assert not any(result["metric_config.lower_is_better"] for result in results)
     found = [tuple(map(result.get, keys)) for result in results]
     assert found == [("matthews", -1, 0.5), ("accuracy", 0, 0.75), ("own", None, 7)]
 

@@ -272,7 +272,7 @@ def test_a_hub_dataset(tmp_path):
     features = Features(
         {
             "text": Value("string"),
-            "opinion": ClassLabel(names=["neg", "pos"]),
+            "opinion": ClassLabel(names=["pos", "neg"]),
             "lang": Value("string"),
         }
     )
@@ -288,11 +288,12 @@ def test_a_hub_dataset(tmp_path):
         )
     source = f"hub:{repository}"
     name, content = spec_of(source, "label=opinion")
-    assert (name, content["inputs"], content["labels"]) == ("reviews", ["text"], ["neg", "pos"])
+    assert (name, content["inputs"], content["labels"]) == ("reviews", ["text"], ["pos", "neg"])
     spec = task_spec.load(own_data.register(source, ["label=opinion", "validation=0.2"]))
     data = task_sources.load(spec, data_dir=None)
     assert [len(data.rows(split)) for split in ("train", "validation", "test")] == [16, 4, 20]
     assert Counter(row.label for row in data.rows("validation")) == {0: 2, 1: 2}
+    assert spec_of(f"{source}:default", "label=opinion")[0] == "reviews-default"
     splits = spec_of(source, "label=opinion", "test=train")[1]["hub"]["splits"]
     assert splits == {"train": "train", "test": "train"}
     _, data = load(source, "label=opinion", "validation=test", "held_out=test")
