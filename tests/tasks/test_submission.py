@@ -38,8 +38,9 @@ def rows(task):
         ]
     if task.format == "record":
         return [
-            Row(f"{at}-x{at}", (("p", "q"),), None, group=str(at), candidate=f"x{at}")
+            Row(f"{at}-{name}{at}", (("p", "q"),), None, group=str(at), candidate=f"{name}{at}")
             for at in (1, 0, 3, 2)
+            for name in "xy"
         ]
     return [Row(str(at), (("x",),), None) for at in range(PREDICTIONS)]
 
@@ -52,7 +53,8 @@ def write_all(benchmark, load, directory):
             if task.kind == "regression"
             else np.array([0.0, 1, 1, 0])
         )
-        values = np.ones(PREDICTIONS) if task.format == "record" else values
+        # The first of a query's two candidates is chosen.
+        values = np.array([1.0, 0.0] * PREDICTIONS) if task.format == "record" else values
         submission.write(task, split, rows(task), values, directory)
 
 
