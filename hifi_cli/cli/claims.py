@@ -107,7 +107,9 @@ def verdict_tables(
         data_dir: directory of the official data files; None: the commands name none.
     """
     given = options.arguments(
-        tasks=",".join(map(registry.argument_of, tasks)), protocol=protocol, backbone=backbone
+        tasks=",".join(map(registry.argument_of, tasks)),
+        protocol=registry.argument_of(protocol or ""),
+        backbone=registry.argument_of(backbone or ""),
     )
     data_option = options.arguments(data_dir=data_dir)
     return [

@@ -67,9 +67,7 @@ def read_results(
         MissingError: no such directory.
     """
     if not Path(directory).is_dir():
-        raise MissingError(
-            f"no directory {directory}; hifi train --results-dir {directory} makes it"
-        )
+        raise MissingError(f"no directory {directory}; hifi train and hifi grid make one")
     study = Study(Path(directory))
     runs = study.runs
     others = []

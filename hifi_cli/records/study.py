@@ -27,8 +27,14 @@ from hifi_cli.parquet_files import read_parquet
 from hifi_cli.records.layout import USER_FILES, RunDirectory, begun_runs
 from hifi_cli.records.record import RunResult, labelled_splits
 from hifi_cli.records.recorded_draws import draws_without_version
-from hifi_cli.records.stored import Records, is_packed, read_contents, read_records
-from hifi_cli.text import abbreviate, counted_noun
+from hifi_cli.records.stored import (
+    Records,
+    is_packed,
+    read_contents,
+    read_records,
+    results_dir_option,
+)
+from hifi_cli.text import abbreviate, command_line, counted_noun
 
 # The predictions of a packed study. Labels and predictions are JSON in it, because one column of
 # Parquet cannot hold the classes, numbers and lists of different tasks.
@@ -530,12 +536,17 @@ class Study:
     def no_run_error(self) -> MissingError:
         """Return the error for a directory without runs that tables show."""
         others = ""
+        place = results_dir_option(self.directory)
         if len(self.runs):
-            others = f" but {len(self.runs)} of searches: hifi table search"
+            command = command_line(["hifi", "table", "search", *place])
+            others = f" but {len(self.runs)} of searches: {command}"
         elif self.damaged:
-            others = f" but {counted_noun(len(self.damaged), 'damaged one')}: hifi results check"
+            # The directory is an argument of this command.
+            command = command_line(["hifi", "results", "check", *place[1:]])
+            others = f" but {counted_noun(len(self.damaged), 'damaged one')}: {command}"
         elif begun := begun_runs(self.directory):
-            others = f" but {counted_noun(len(begun), 'unfinished one')}: hifi ls runs"
+            command = command_line(["hifi", "ls", "runs", *place])
+            others = f" but {counted_noun(len(begun), 'unfinished one')}: {command}"
         return MissingError(
             f"no finished run in {self.directory}{others}; make one with hifi train, or give --results-dir"
         )

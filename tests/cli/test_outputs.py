@@ -74,7 +74,10 @@ def test_a_run_that_trains_is_listed_from_its_begin_with_its_epochs(hifi):
     assert "no run has finished yet; 0 are running" in answer.err
     answer = hifi("table")
     assert answer.code == 3
-    assert "no finished run in results but 1 unfinished one: hifi ls runs" in answer.err
+    assert "no finished run in results but 1 unfinished one: hifi ls runs;" in answer.err
+    Path("results").rename("other")
+    answer = hifi("table --results-dir other")
+    assert "but 1 unfinished one: hifi ls runs --results-dir other;" in answer.err
 
 
 def test_a_grid_that_has_just_begun_is_no_missing_run(hifi):

@@ -96,10 +96,12 @@ def test_misprints_and_opposite_numbers_are_named():
     assert not any("opposite" in doubt for doubt in published_effect(bounded, *names).doubts)
 
 
-def test_verdicts_of_runs(own):
+def test_verdicts_of_runs(own, hifi):
     row, note, missing = claim_of(own("--format", "json"))
     assert row["verdict"] == "not run" and note.startswith("BitFit beats Full-FT (chapter 3)")
     assert missing == ["runs of mine: hifi grid mine.yaml"]
+    by_path = hifi("claims ./mine.yaml/mine --format json")
+    assert claim_of(by_path)[2] == ["runs of mine: hifi grid ./mine.yaml"]
     write_pairs(2.0)
     row, _, missing = claim_of(own("--format", "json"))
     assert row["verdict"] == "reproduced" and row["runs"] == 16 and not missing
@@ -277,6 +279,10 @@ def test_a_figure_of_one_seed_or_with_overrides_decides_no_claim(hifi):
 def test_a_figure_that_was_not_computed_is_named_with_its_command(hifi):
     command = json.loads(hifi(*NEARER, "--backbone", "minilm").out)["missing"][0]
     assert command == "figure: hifi figure ehft-1 --backbone minilm --protocol ehft"
+    # A protocol of the user's own is named by its path, as every command takes it.
+    Path("mine.yaml").write_text("base: ehft\ndescription: d\n")
+    answer = json.loads(hifi(*NEARER, "--protocol", "mine.yaml").out)
+    assert answer["missing"] == ["figure: hifi figure ehft-1 --protocol mine.yaml"]
 
 
 def test_few_shot_claims_read_few_shot_runs(hifi):

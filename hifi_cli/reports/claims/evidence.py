@@ -417,8 +417,8 @@ def command_of_figure(claim: NumberClaim, study: Study, protocol: str, backbone:
     command = ["hifi", "figure", claim.figure]
     usual = figure_spec.load(claim.figure, protocol=protocol).backbone
     if backbone != usual:
-        command += ["--backbone", backbone]
-    return [*command, "--protocol", protocol]
+        command += ["--backbone", registry.argument_of(backbone)]
+    return [*command, "--protocol", registry.argument_of(protocol)]
 
 
 def evidence_of_figure(

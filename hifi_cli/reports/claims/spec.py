@@ -255,6 +255,10 @@ def _file_and_claim(word: str) -> tuple[str, str]:
     """Return the file that a word names, and the claim in it; empty: all of its claims."""
     if registry.is_yaml_path(word):
         return word, ""
+    # The path of a file may have slashes, and the name of a claim has none.
+    file, _, claim = word.rpartition("/")
+    if registry.is_yaml_path(file):
+        return file, claim
     name, _, claim = word.partition("/")
     return name, claim
 
