@@ -19,15 +19,15 @@ from hifi_cli.records.study import PREDICTIONS
 
 STUDY = Path(__file__).parents[2] / "results/study"
 CB = "runs/study-ehft/minilm/cb/full-ft/seed{}"
-COLA = "runs/study/minilm/cola/hifi-layerwise/seed{}"
-PATHS = [CB.format(4), CB.format(5), CB.format(6), COLA.format(4), COLA.format(5), COLA.format(6)]
+MRPC = "runs/study/minilm/mrpc/hifi-layerwise/seed{}"
+PATHS = [CB.format(4), CB.format(5), CB.format(6), MRPC.format(4), MRPC.format(5), MRPC.format(6)]
 SEARCH = (
-    "runs/study-ehft/minilm/cola/linear-probing/"
+    "runs/study-ehft/minilm/mrpc/linear-probing/"
     "selection--holdout--holdout--0.3--learning_rate--0.01/seed2"
 )
 PATHS.append(SEARCH)
 RUN = CB.format(4)
-HIFI = COLA.format(4)
+HIFI = MRPC.format(4)
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +46,12 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 
 def checked(stored, edit, path):
-    """Check the runs after an edit of one record, or of all where it has no path."""
+    """Check the other seeds of a run after an edit of its record; all runs after one of no path."""
     records, predictions = copy.deepcopy(stored[0]), stored[1].copy()
     if path:
+        seeds = [other for other in PATHS if Path(other).parent == Path(path).parent]
+        records = {other: records[other] for other in seeds}
+        predictions = predictions[predictions["run"].isin(seeds)]
         edit(records[path])
     else:
         predictions = edit(records, predictions)
@@ -432,7 +435,7 @@ def test_another_number_of_heads_than_the_configuration_selects_is_found(stored,
 
 
 def test_runs_as_they_are_have_neither_findings_nor_notes(stored):
-    found = checked(stored, lambda record: None, RUN)
+    found = checked(stored, lambda records, predictions: predictions, None)
     assert (found.findings, found.differing, found.recomputed) == ({}, {}, len(PATHS))
 
 
