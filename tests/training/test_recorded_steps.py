@@ -277,7 +277,12 @@ def test_every_setting_of_the_loss_is_repeated(new_trainer, words):
 
 
 @pytest.mark.parametrize(
-    "method", ["full-ft", "diff-pruning", pytest.param("adalora", marks=pytest.mark.slow)]
+    "method",
+    [
+        "diff-pruning",
+        pytest.param("full-ft", marks=pytest.mark.slow),
+        pytest.param("adalora", marks=pytest.mark.slow),
+    ],
 )
 def test_micro_batches_and_a_penalty_train_as_one_that_is_not_recorded(new_trainer, method):
     """The weights after all steps, within rounding: penalty, loss and gradient are those of the batch."""
@@ -304,10 +309,10 @@ def test_micro_batches_and_a_penalty_train_as_one_that_is_not_recorded(new_train
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("full-ft", ()),
         ("full-ft", ("gradient_accumulation_steps=2",)),
         ("hifi-layerwise", ()),
-        ("lora", ()),
+        pytest.param("full-ft", (), marks=pytest.mark.slow),
+        pytest.param("lora", (), marks=pytest.mark.slow),
         pytest.param("hifi-layerwise", ("gradient_accumulation_steps=2",), marks=pytest.mark.slow),
         pytest.param("rocoft-row", (), marks=pytest.mark.slow),
         pytest.param("adapter", (), marks=pytest.mark.slow),

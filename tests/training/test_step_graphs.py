@@ -28,6 +28,8 @@ from hifi_cli.training import loop, step_graphs
 from hifi_cli.training.step_graphs import StepGraphs
 
 METHODS = ["full-ft", "hifi-layerwise", "lora"]
+# One with an obstacle, and three without: the usual encoder, one of mixed attention, a decoder.
+OFTEN_TESTED_FAMILIES = ("bert", "deberta-v2", "modernbert", "qwen3")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -306,14 +308,17 @@ def test_the_cause_of_a_failed_recording_is_not_the_traceback_of_torchscript(
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        *((method, ()) for method in (*METHODS, "mixout", "child-tuning-f", "adalora")),
-        *((method, ()) for method in ("diff-pruning", "prefix-tuning", "prefix-tuning-mlp")),
-        ("full-ft", ("precision=fp32",)),
-        ("full-ft", ("padding_free=false",)),
-        # Its own attention gets a mask that is made for it.
-        ("prefix-tuning", ("padding_free=false",)),
+        *((method, ()) for method in (*METHODS, "diff-pruning", "prefix-tuning")),
         ("full-ft", ("class_weights=[1.0,3.0]", "label_smoothing=0.1")),
-        ("full-ft", ("gradient_accumulation_steps=2",)),
+        *(
+            pytest.param(method, (), marks=pytest.mark.slow)
+            for method in ("mixout", "child-tuning-f", "adalora", "prefix-tuning-mlp")
+        ),
+        pytest.param("full-ft", ("precision=fp32",), marks=pytest.mark.slow),
+        pytest.param("full-ft", ("padding_free=false",), marks=pytest.mark.slow),
+        # Its own attention gets a mask that is made for it.
+        pytest.param("prefix-tuning", ("padding_free=false",), marks=pytest.mark.slow),
+        pytest.param("full-ft", ("gradient_accumulation_steps=2",), marks=pytest.mark.slow),
     ],
 )
 def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, method, words):
@@ -330,7 +335,13 @@ def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, me
     ],
     ids=["fp32-packed", "bf16-padded", "bf16-packed", "fp32-padded"],
 )
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=() if name in OFTEN_TESTED_FAMILIES else pytest.mark.slow)
+        for name in FAMILIES
+    ],
+)
 def test_exactly_the_encoders_that_a_gpu_refuses_to_record_have_an_obstacle(
     monkeypatch, family, dtype, words
 ):
