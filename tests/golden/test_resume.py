@@ -58,8 +58,8 @@ def stopped_after(steps, directory):
 @pytest.mark.parametrize(
     "method",
     [
-        "hifi-layerwise",
         "eh-ft-bitfit",
+        pytest.param("hifi-layerwise", marks=slowly),
         pytest.param("full-ft", marks=slowly),
         pytest.param("diff-pruning", marks=slowly),
     ],

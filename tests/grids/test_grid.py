@@ -70,11 +70,11 @@ def test_the_yaml_of_a_figure_is_a_grid_of_the_figures_runs(hifi, tmp_path):
     shipped = registry.configs_directory() / "figures/hifi-6-k.yaml"
     own = tmp_path / "k-figure.yaml"
     own.write_text(shipped.read_text())
-    of_file = hifi("grid --print", own).out
+    of_file = hifi("grid --print --tasks rte", own).out
     assert "heads.k=1 variant=heads.k--1" in of_file
     # The usual k = 3 is the usual run, which tables and other figures read too.
     assert "heads.k=3" not in of_file
-    assert of_file == hifi("grid figure-hifi-6-k --print").out
+    assert of_file == hifi("grid figure-hifi-6-k --print --tasks rte").out
 
 
 def test_the_default_of_a_varied_key_is_the_run_that_tables_and_figures_have():
@@ -145,8 +145,9 @@ def test_a_method_that_needs_a_key_that_varies_has_no_usual_run(hifi):
 
 
 def test_printed_lines_make_every_run_of_a_shard_once(hifi):
-    lines = hifi("grid hifi-3 --print --shard 2/3").out.splitlines()
-    expected = {cell.config.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}
+    lines = hifi("grid hifi-3 --tasks rte,mrpc --print --shard 2/3").out.splitlines()
+    asked = cells(name="hifi-3", tasks=["rte", "mrpc"])
+    expected = {cell.config.run_path for cell in grid_cells.shard(asked, "2/3")}
     words = [shlex.split(line) for line in lines]
     assert {tuple(line[:2]) for line in words} == {("hifi", "train")}
     made = []

@@ -186,6 +186,7 @@ def test_an_epoch_without_predictions_and_an_unknown_metric_are_said(hifi):
     assert answer.code == 2 and "no run has 'brie'; did you mean 'brier'?" in answer.err
 
 
+@pytest.mark.slow
 def test_the_report_has_a_section_where_there_are_predictions(hifi):
     write("rte", 1)
     assert hifi("report --out report.html").code == 0

@@ -46,6 +46,7 @@ def test_the_verdict_follows_from_the_interval(condition, mean, verdict):
     assert verdict_of_values([(mean + deviations).tolist()], condition) == verdict
 
 
+@pytest.mark.slow
 def test_a_superior_method_is_rarely_rejected_and_an_equal_one_rarely_reproduced():
     rng = np.random.default_rng(0)
     for truth, wrong in ((0.0, "reproduced"), (0.5, "not reproduced")):

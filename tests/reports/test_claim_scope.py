@@ -188,6 +188,7 @@ def test_a_task_whose_yaml_is_not_here_may_decide(hifi):
     assert cells["verdict"] == "reproduced"
 
 
+@pytest.mark.slow
 def test_a_report_has_the_claims_about_a_protocol_of_ones_own(hifi):
     Path("own.yaml").write_text(yaml.safe_dump({"description": "d", "base": "laptop"}))
     write_claim("own.yaml", "rte")
