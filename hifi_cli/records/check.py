@@ -116,13 +116,20 @@ def _is_pruned(study: Study, path: str) -> bool:
 def _are_two_trainings(result: RunResult, other: RunResult) -> bool:
     """Return whether two runs cannot have trained the same.
 
-    Variants of one method and seed may, and so may two rankings that select the same heads.
+    Variants of one method and seed may, and so may two rankings that select the same heads. One
+    training split, one encoder and one file of a user's own code may have two names.
     """
-    keys = ["task", "backbone", "seed"]
+    has_same_rows = result.data.get("train") == other.data.get("train")
+    has_same_weights = result.backbone_weights == other.backbone_weights
     has_same_heads = result.heads is not None and result.heads == other.heads
-    if not has_same_heads:
-        keys.append("method")
-    return any(getattr(result, key) != getattr(other, key) for key in keys)
+    has_same_code = result.method_code is not None and result.method_code == other.method_code
+    may_be_same = (
+        result.seed == other.seed,
+        result.task == other.task or has_same_rows,
+        result.backbone == other.backbone or has_same_weights,
+        result.method == other.method or has_same_heads or has_same_code,
+    )
+    return not all(may_be_same)
 
 
 @dataclass

@@ -466,13 +466,23 @@ def test_predictions_of_another_seed_are_found(stored):
     assert findings == {CB.format(5): [f"has the logits of {RUN} (predictions)"]}
 
 
-def test_two_rankings_that_select_the_same_heads_may_leave_the_same_weights(stored):
-    """Every heads.k that is the number of heads does."""
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("method", "hifi-wo-corr"), ("task", "my-cola"), ("backbone", "my-encoder")],
+)
+def test_two_names_of_one_training_may_have_the_same_weights(stored, key, name):
+    """Two rankings may select the same heads: every heads.k that is the number of heads does."""
 
     def edit(records, predictions):
-        path = HIFI.replace("hifi-layerwise", "hifi-wo-corr")
-        records[path] = copy.deepcopy(records[HIFI])
-        with_config(method="hifi-wo-corr")(records[path])
+        record = copy.deepcopy(records[HIFI])
+        path = HIFI.replace(record[key], name)
+        value = record["config"]["backbone"] | {"name": name} if key == "backbone" else name
+        with_config(**{key: value})(record)
+        record[key] = name
+        records[path] = record
+        own_yaml = Path(f"packed/{path}/own/tasks/{name}.yaml")
+        own_yaml.parent.mkdir(parents=True)
+        own_yaml.write_text(registry.find("tasks", "cola").read_text())
         copied = predictions[predictions["run"] == HIFI].assign(run=path)
         return pd.concat([predictions, copied], ignore_index=True)
 
