@@ -598,8 +598,10 @@ def test_an_exported_score_names_its_split(hifi):
     }
     assert splits == {"accuracy": "validation", "accuracy_mismatched": "validation_mismatched"}
     for result in results:
-        assert result["source_data"]["additional_details"]["split"] == "validation"
-        assert result["score_details"]["details"]["epoch_selected_on"] == "validation"
+        source = result["source_data"]["additional_details"]
+        assert (source["split"], source["rows"]) == ("validation", "4")
+        details = result["score_details"]["details"]
+        assert (details["epoch"], details["epoch_selected_on"]) == ("2", "validation")
 
 
 def test_without_network_the_hub_is_not_asked(hifi, monkeypatch):

@@ -142,7 +142,7 @@ CASES = {
     "empty-rows-at-end-wide": Case("a.csv", TWO + ",,,\n", labels=["neg", "pos"], rows=30),
     "empty-rows-at-end-tsv": Case("a.tsv", table("text\tlabel", "neg", "pos", separator="\t") + "\t\n  \n\n", labels=["neg", "pos"], rows=30),
     "empty-rows-at-end-json": Case("a.jsonl", json_lines("label", "a", "b") + '{"text": "", "label": null}\n{}\n', labels=["a", "b"], rows=30),
-    "empty-row-within": Case("a.csv", TWO + ',\nlast,pos\n,\n', message="line 32: the row is empty; fill it in or remove the row, or set skip_incomplete=true"),
+    "empty-row-within": Case("a.csv", "\n\n" + TWO + ',\nlast,pos\n,\n', message="line 34: the row is empty; fill it in or remove the row, or set skip_incomplete=true"),
     "empty-row-within-json": Case("a.jsonl", json_lines("label", "a", "b") + '{}\n{"text": "last", "label": "a"}\n', message="line 31: the row is empty"),
     "empty-row-within-skip": Case("a.jsonl", json_lines("label", "a", "b") + '{}\n{"text": "last", "label": "a"}\n', ["skip_incomplete=true"], labels=["a", "b"], rows=31),
     # Numbers among which other cells stand.
@@ -200,6 +200,7 @@ CASES = {
     "backslash-quotes": Case("a.csv", TWO + '"she said \\"yes\\", and left",neg\n', message='a.csv, line 32: a quote within a cell is written twice (""), not after a backslash'),
     "open-quote": Case("a.csv", TWO + '"never closed,neg\n', message="line 32: a quote is opened and never closed"),
     "text-after-quote": Case("a.csv", TWO + '"a" dog,neg\n', message="line 32: a cell goes on after its closing quote"),
+    "very-long-cell": Case("a.csv", TWO + f"{'cow ' * 50_000},pos\n", labels=["neg", "pos"], rows=31),
     "spaces-after-commas": Case("a.csv", 'text, label\n"the cow, then", neg\n' + "".join(f'"{text_of(row)}", pos\n' for row in range(9)), first=(("the cow, then",), "neg"), labels=["neg", "pos"]),
     "space-before-a-quote": Case("a.csv", "label,text\n" + "".join(f"{'ab'[row % 2]},{text_of(row)}\n" for row in range(9)) + 'a, "x, y"\n', message="line 11: a space stands between a comma and a quote; remove it"),
     "no-header": Case("a.csv", "".join(f'"{row % 4}","{text_of(row)}","again"\n' for row in range(9)), message="The first line is read as their names; if it is a row, write a line of names above it"),

@@ -52,9 +52,15 @@ def test_the_pronoun_is_marked_where_its_index_is_one_off(tmp_path):
     (row,) = read_train_rows(
         tmp_path,
         "wsc",
-        json.dumps(WSC | {"text": "It is here. They use it , all.", "target": target}),
+        json.dumps(WSC | {"text": "It is here. They itch it , all.", "target": target}),
     )
-    assert row.sequences[0][0] == "It is here. They use * it * , all."
+    assert row.sequences[0][0] == "It is here. They itch * it * , all."
+
+
+def test_a_target_word_may_end_its_sentence(tmp_path):
+    end = {"sentence1": "a dog", "start1": 2, "end1": 5}
+    (row,) = read_train_rows(tmp_path, "wic", json.dumps(WIC | end))
+    assert row.word_spans[0] == (2, 5)
 
 
 def test_an_answer_of_multirc_may_be_empty(tmp_path):
