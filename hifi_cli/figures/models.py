@@ -3,6 +3,7 @@
 The numbers of a figure are rows of a CSV; each class's `rows` says which columns they have.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -317,8 +318,7 @@ class TrajectoryRecorder(Callback):
     """Records the distance from the pretrained weights and gradient norms of one training run.
 
     Attributes:
-        pretrained: the model before training. Weights of the backbone that a stage keeps under
-            another name, inside modules of a method, do not count.
+        pretrained: the model before training.
         every: steps of a stage between two records, besides its first and last.
         rows: the records.
     """
@@ -330,9 +330,14 @@ class TrajectoryRecorder(Callback):
 
     def on_backward_end(self, trainer: Trainer) -> None:
         task_head = trainer.encoder.task_head
+        parameters = dict(trainer.model.named_parameters())
+        # Methods that train single entries have taken the gradient out of the model.
+        for name, value in trainer.stage.method.trainable_parameters(trainer.model).items():
+            if name not in parameters or parameters[name].grad is None:
+                parameters[name] = value
         of_head: list[Tensor] = []
         of_backbone: list[Tensor] = []
-        for name, value in trainer.model.named_parameters():
+        for name, value in parameters.items():
             if value.grad is not None:
                 gradients = of_head if name in task_head else of_backbone
                 gradients.append(value.grad)
@@ -362,15 +367,28 @@ class TrajectoryRecorder(Callback):
     def _distance(self, trainer: Trainer) -> float:
         """Compute the Euclidean distance of the backbone's weights from the pretrained ones.
 
-        A pretrained weight that the trained model does not have under its name does not count.
+        What no pretrained weight can hold, as an adapter's weights, does not count.
         """
         task_head = trainer.encoder.task_head
-        weights = dict(trainer.model.named_parameters())
+        weights = dict(self._plain_model(trainer).named_parameters())
         moved = []
         for name, value in self.pretrained.named_parameters():
             if name in weights and name not in task_head:
                 moved.append(weights[name] - value.to(weights[name].device))
         return norm(moved)
+
+    def _plain_model(self, trainer: Trainer) -> nn.Module:
+        """Return the model with the weights of the method's modules merged into the backbone's."""
+        names = {name for name, _ in trainer.model.named_parameters()}
+        has_modules = any(name not in names for name, _ in self.pretrained.named_parameters())
+        method = trainer.stage.method
+        if not has_modules or not method.mergeable:
+            return trainer.model
+        # The training goes on with the modules. A copy takes memory, which the other methods need
+        # not have.
+        encoder = copy.deepcopy(trainer.encoder)
+        method.merge(encoder)
+        return encoder.model
 
 
 class TrainingCurves(Kind):

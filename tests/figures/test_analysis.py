@@ -188,34 +188,62 @@ def test_expected_best_by_enumerating_every_sample(scores):
         ]
 
 
-def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make, workspace):
-    rows = compute(ask("training-curves", None, ("full-ft",), (1,), "report=last"))
-    config = make("full-ft", "report=last", "log_every=1")
-    runs.run(config, workspace)
+@pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise", "lora"])
+def test_watching_changes_nothing_and_distances_are_those_of_the_delta(
+    ask, make, workspace, method
+):
+    words = ("report=last", "learning_rate=0.001")
+    rows = compute(ask("training-curves", None, (method,), (1,), *words))
+    config = make(method, *words, "log_every=1")
+    result = runs.run(config, workspace)
     directory = RunDirectory.of(config, workspace.results_dir)
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     assert [row["loss"] for row in rows] == [line["loss"] for line in lines if "loss" in line]
     pretrained = pretrained_of(config, workspace).model.state_dict()
+    moved = []
     delta = load_file(directory.delta)
-    backbone = [name for name in delta if name.startswith("bert.") and "pooler" not in name]
-    expected = math.sqrt(
-        sum(float((delta[name] - pretrained[name]).double().pow(2).sum()) for name in backbone)
-    )
-    assert rows[-1]["distance"] == pytest.approx(expected, rel=1e-6)
+    for name, value in delta.items():
+        if not name.startswith("bert.") or "pooler" in name or "lora_A" in name:
+            continue
+        if "lora_B" in name:
+            first = delta[name.replace("lora_B", "lora_A")]
+            moved.append(config.settings["alpha"] / config.settings["r"] * value @ first)
+        elif name.endswith((".rows", ".row_bias")):
+            size = HIDDEN // HEADS
+            layer = int(name.split(".")[3])
+            rows_of_heads = [head * size + at for head in result.heads[layer] for at in range(size)]
+            weight = name.replace("row_bias", "bias").replace("rows", "weight")
+            moved.append(value - pretrained[weight][rows_of_heads])
+        else:
+            moved.append(value - pretrained[name])
+    expected = math.sqrt(sum(float(part.double().pow(2).sum()) for part in moved))
+    assert expected > 0.01
+    assert rows[-1]["distance"] == pytest.approx(expected, rel=1e-5)
     assert rows[-1]["step"] == len(rows) == 12
 
 
-def test_gradient_norms_of_head_and_backbone(ask, make, workspace):
-    rows = compute(ask("training-curves", None, ("full-ft",), (1,), "dropout=0.0"))
-    config = make("full-ft", "dropout=0.0")
+@pytest.mark.parametrize("method", ["full-ft", "random-parameters"])
+def test_gradient_norms_of_head_and_backbone(ask, make, workspace, method):
+    rows = compute(ask("training-curves", None, (method,), (1,), "dropout=0.0"))
+    config = make(method, "dropout=0.0")
     prepared = prepared_run(config, workspace)
     first = epoch_batches(config, config.batch_size, splits_of(config, workspace).train, 0)[0]
     (prepared.loss(first) / len(first)).backward()
+    masks = {}
+    if method == "random-parameters":
+        masks = prepared.method.chosen.masks
     squares = {"head": 0.0, "backbone": 0.0}
     for name, value in prepared.encoder.model.named_parameters():
+        if value.grad is None:
+            continue
         part = "head" if "classifier" in name or "pooler" in name else "backbone"
-        squares[part] += 0.0 if value.grad is None else float(value.grad.square().sum())
+        gradient = value.grad.flatten()
+        if f"{name}/mask" in masks:
+            bits = np.unpackbits(masks[f"{name}/mask"].numpy(), count=len(gradient))
+            gradient = gradient[bits.astype(bool)]
+        squares[part] += float(gradient.square().sum())
     for part, square in squares.items():
+        assert square > 0
         assert rows[0][f"{part}_gradient"] == pytest.approx(math.sqrt(square), rel=1e-4)
 
 
