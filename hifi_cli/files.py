@@ -28,6 +28,8 @@ MAX_LINES_BYTES = 1 << 33
 MAKE_AGAIN = "delete it and make it again"
 # A rename to a directory that has files fails with one of these.
 _IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
+# Where the disk is read-only, or its owner another one, room changes nothing.
+_NEVER_WRITTEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 # Pointers of Git LFS begin with this.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -126,9 +128,10 @@ def _failure_of_writing(error: Exception, path: Path) -> HifiError | None:
     reason = _why_not_written(error, path.parent)
     if reason is None:
         return None
-    return RunFailed(
-        f"cannot write {path}: {reason}; nothing was changed: make room or name another place, and repeat"
-    )
+    advice = "make room or name another place"
+    if isinstance(error, OSError) and error.errno in _NEVER_WRITTEN:
+        advice = "name another place"
+    return RunFailed(f"cannot write {path}: {reason}; nothing was changed: {advice}, and repeat")
 
 
 def _why_not_written(error: Exception, folder: Path) -> str | None:

@@ -357,6 +357,9 @@ def _described(error: BaseException) -> tuple[str, int]:
             return f"{error.strerror}: {error.filename!s:.200}: name another path", 2
         case OSError() if error.errno in (errno.EMFILE, errno.ENFILE):
             return f"{error.strerror}: allow more with ulimit -n, or take fewer --jobs", 1
+        # Nobody can make room there.
+        case OSError() if error.errno == errno.EROFS:
+            return f"{error}: name another place, such as another --results-dir", 1
         # Other errors of the system: a full disk, a file that cannot be read.
         case OSError():
             return f"{error}: make it readable and writable, or make room, and repeat", 1

@@ -288,7 +288,8 @@ def test_a_finished_run_on_a_read_only_disk_is_skipped(finish_run, tiny, monkeyp
     assert answer.code == 0, answer.err
     assert "finished before" in answer.err
     unfinished = tiny("train --method full-ft")
-    assert unfinished.code == 1 and "Read-only file system" in unfinished.err
+    remedy = "Read-only file system: name another place, such as another --results-dir\n"
+    assert unfinished.code == 1 and unfinished.err.endswith(remedy)
 
 
 def test_too_many_open_files_are_told_with_their_own_remedy(tiny, monkeypatch):

@@ -56,6 +56,14 @@ def test_a_write_that_a_quota_ends_is_told_as_such_and_leaves_nothing(tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_read_only_disk_is_not_told_to_have_no_room(tmp_path):
+    with (
+        pytest.raises(RunFailed, match=r"nothing was changed: name another place, and repeat$"),
+        atomic_path(tmp_path / "out"),
+    ):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
 def test_other_errors_in_the_block_stay_what_they_are(tmp_path):
     with pytest.raises(RuntimeError, match="mat1 and mat2"), atomic_path(tmp_path / "out"):
         torch.zeros(2, 3) @ torch.zeros(2, 3)
