@@ -420,6 +420,8 @@ def test_heads_of_another_number_of_layers_are_found(stored):
         at("heads", value=[[0, 1, 2]] * 6),
         at("heads_sha256", value="0" * 64),
         at("heads_sha256", value=None),
+        # A key that only another version of the program knows says nothing about heads.
+        both(at("heads_sha256", value=None), at("config", "later_key", value=1)),
     ],
 )
 def test_heads_and_their_digest_belong_together(stored, edit):
