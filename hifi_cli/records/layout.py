@@ -16,7 +16,7 @@ from hifi_cli.config.run_config import RunConfig, paths_in_place_of_names
 from hifi_cli.config.sources import override_value
 from hifi_cli.config.specs import code_file
 from hifi_cli.errors import ConflictError, MissingError, UsageError
-from hifi_cli.files import TEMPORARY_SUFFIX, atomic_path, read_jsonl, write_text
+from hifi_cli.files import MAKE_AGAIN, TEMPORARY_SUFFIX, atomic_path, read_jsonl, write_text
 from hifi_cli.locks import is_locked, locked
 from hifi_cli.records.record import SCHEMA, MetricsLine, Prediction, RunResult, validated
 from hifi_cli.records.stored import is_packed
@@ -384,9 +384,12 @@ class RunDirectory:
 
         Raises:
             MissingError: there are none.
-            UsageError: a line is damaged; it is named.
+            UsageError: a line is damaged, which is named, or there is no line.
         """
         lines = read_jsonl(self.predictions)
+        # Every finished run has rows. A table of none would lack its columns.
+        if not lines:
+            raise UsageError(f"{self.predictions} is damaged ({MAKE_AGAIN}): it is empty")
         return [
             validated(Prediction, line, f"{self.predictions}, line {index}")
             for index, line in enumerate(lines, start=1)

@@ -152,7 +152,7 @@ def test_damaged_predictions_and_results_of_a_run_are_named(finish_run, hifi, da
         },
         b"\xff": "damaged",
         lines[0]: "does not hold the predictions of this split",
-        b"": "does not hold the predictions of this split",
+        b"": "is damaged (delete it and make it again): it is empty",
     }
     for content, why in damaged.items():
         (run / "predictions.jsonl").write_bytes(content)

@@ -355,9 +355,12 @@ def test_a_damaged_run_is_left_out_by_name(hifi, trained, how):
     assert Counter(run["state"] for run in runs) == {"done": 3, "damaged": 1}
 
 
-def test_damaged_predictions_leave_the_other_runs_measures(hifi, trained):
+@pytest.mark.parametrize("content", ["{", ""])
+def test_damaged_predictions_leave_the_other_runs_measures(hifi, trained, content):
     shutil.copytree(trained, "results")
-    (RUN / "predictions.jsonl").write_text("{")
+    (RUN / "predictions.jsonl").write_text(content)
+    for command in ("table per-class", "results pack results --out again"):
+        assert "predictions.jsonl" in hifi(command).err
     answer = hifi("table --metrics score,nll")
     assert answer.code == 0, answer
     assert "predictions of 1 run" in answer.err
