@@ -73,6 +73,7 @@ def test_the_shades_of_a_sweep_and_of_fractions_end_where_their_values_end():
     with mpl.rc_context(SETTINGS):
         of_sweep = Sweep(key="rank", values=[1]).draw(sweep.assign(metric="accuracy"))
         of_fractions = SingularValues().draw(fractions)
+    assert of_sweep.axes[0].get_ylabel() == "accuracy [%]"
     mean = 280 / 3
     assert ends_of_shades(of_sweep)[""] == pytest.approx((mean - sweep["score"].std() * 100, 100))
     assert ends_of_shades(of_fractions)[""] == pytest.approx((0.85, 1))

@@ -28,6 +28,7 @@ from hifi_cli.methods import two_stage
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, epoch_batches, padding_values, single_sequences
 from hifi_cli.tasks.examples import EncodedExample, Row
 
@@ -66,7 +67,12 @@ def test_richness_and_correlation_rows_are_the_scores(ask):
         for layer in range(LAYERS)
         for head in range(HEADS)
     }
-    rows = compute(scored("correlation", "ST"))
+    request = scored("correlation", "ST")
+    rows = compute(request)
+    ((_, stored),) = request.kind.scores(request)
+    for row in rows:
+        expected = stored.correlation[row["layer"]][row["head"]][row["other"]]
+        assert row["correlation"] == expected
     for layer in range(LAYERS):
         assert max(row["normalized"] for row in rows if row["layer"] == layer) == 1
     assert all(row["correlation"] == 0 for row in rows if row["head"] == row["other"])
@@ -99,11 +105,13 @@ def test_the_settings_are_those_of_section_5_1(ask, monkeypatch):
     }
 
 
-def test_cumulative_fractions_against_numpy(ask, workspace):
+# The second length is less than the size of a head.
+@pytest.mark.parametrize("max_length", [128, 5])
+def test_cumulative_fractions_against_numpy(ask, workspace, max_length):
     config = ask("singular-values").config("rte")
     pretrained = pretrained_of(config, workspace)
     encoder = Encoder(pretrained.model)
-    examples = single_sequences(examples_of(config, workspace, "train", 128)[:5])
+    examples = single_sequences(examples_of(config, workspace, "train", max_length)[:5])
     pad = padding_values(pretrained.tokenizer)
     fractions = heads.cumulative_fractions(encoder, examples, pad, {1: 2}, batch_size=3)[1]
     for index, example in enumerate(examples):
@@ -372,9 +380,6 @@ def test_the_map_shows_what_the_head_makes_of_the_pretrained_features(ask, works
         == [[24] * 2, [48] * 2, [1, 0], [1, 0]] * 2
     )
     assert groups["silhouette"].nunique().eq(1).all() and data["silhouette"].nunique() == 8
-    rows = data_of("rte", workspace).rows("validation")
-    labels = np.array([row.label for row in rows])
-    read_by_heads = first_tokens(encoders["bert"], rows)
     # BitFit trains the backbone too, and its head reads the pretrained one all the same.
     task_heads = {
         "Random": encoder_of(request.config("rte"), workspace).model.task_head,
@@ -382,13 +387,20 @@ def test_the_map_shows_what_the_head_makes_of_the_pretrained_features(ask, works
         .encoder.model.cpu()
         .task_head,
     }
-    for name, head in task_heads.items():
-        with torch.no_grad():
-            hidden = head.activation(head.hidden(read_by_heads))
-            predicted = head.output(hidden).argmax(-1).numpy()
-        shown = groups.get_group((name, 1, "dev")).iloc[0]
-        assert shown["score"] == np.mean(predicted == labels)
-        assert shown["silhouette"] == pytest.approx(silhouette_score(hidden, labels), abs=1e-5)
+    names = task_spec.load("rte").labels
+    for split, shown_as in (("train", "train"), ("validation", "dev")):
+        rows = data_of("rte", workspace).rows(split)
+        labels = np.array([row.label for row in rows])
+        read_by_heads = first_tokens(encoders["bert"], rows)
+        for name, head in task_heads.items():
+            with torch.no_grad():
+                hidden = head.activation(head.hidden(read_by_heads))
+                predicted = head.output(hidden).argmax(-1).numpy()
+            shown = groups.get_group((name, 1, shown_as))
+            first = shown.iloc[0]
+            assert first["score"] == np.mean(predicted == labels)
+            assert first["silhouette"] == pytest.approx(silhouette_score(hidden, labels), abs=1e-5)
+            assert shown["label"].tolist() == [names[label] for label in labels]
     with pytest.raises(UsageError, match=r"task_head.kind=mlp"):
         compute(ask("tsne"))
     one_class = compute(ask("tsne", {"examples": 1}, ("full-ft",), (1,), *words[:2]))

@@ -84,6 +84,7 @@ def test_the_csv_is_the_cache_of_one_figure(tiny, tmp_path):
     # "The number of iterations grows as d increases" (HiFi, section 5.3).
     iterations = table.groupby("damping")["iterations"].max()
     assert iterations.is_monotonic_increasing and iterations[0.95] > 3 * iterations[0.05]
+    assert table.groupby("damping")["iterations"].nunique().max() == 2  # as the layers have
     assert "damping factor d" in (tmp_path / "d.svg").read_text()
     first = numbers.read_bytes()
     assert "computed before" in tiny(*words).err and numbers.read_bytes() == first
@@ -242,6 +243,7 @@ def test_the_bench_compares_every_pair_of_rankings(ask, tmp_path):
     pairs = table[["method", "other"]].agg(" ".join, axis=1).tolist()
     expected = ["layerwise hifi-gradient", "layerwise hifi-random", "gradient hifi-random"]
     assert pairs == [f"hifi-{pair}" for pair in expected]
+    assert table["value"].abs().max() < 1 and table["value"].nunique() == 3
     figure.draw(request, table, tmp_path / "bench.pdf")
     assert (tmp_path / "bench.pdf").read_bytes().startswith(b"%PDF")
 
