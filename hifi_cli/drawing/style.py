@@ -4,7 +4,7 @@ import io
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import matplotlib as mpl
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 
-from hifi_cli.config.registry import label_of
+from hifi_cli.config.registry import label_of, own_file
 from hifi_cli.drawing.looks import LINES, Look, looks_of
 from hifi_cli.tasks.metrics import range_of
 
@@ -61,6 +61,20 @@ SETTINGS: dict[Any, Any] = {
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
 }
+
+
+def with_own_tasks(data: Frame, tasks: Iterable[str]) -> Frame:
+    """Return numbers whose column `task` has the files of the user's own tasks, and so their labels.
+
+    A CSV has names alone, and so has a column of texts.
+
+    Args:
+        data: has a column `task`.
+        tasks: names, of which some carry the user's own file.
+    """
+    by_name = {str(task): task for task in tasks if own_file(task)}
+    names = [by_name.get(name, name) for name in data["task"]]
+    return data.assign(task=pd.Series(names, data.index, dtype=object))
 
 
 def panels(data: Frame, words: Any = "") -> Frame:

@@ -37,6 +37,7 @@ from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import GridSpec
 from hifi_cli.methods.find import values_of
 from hifi_cli.records.figure_runs import FigureRun, file_beside, write_beside
+from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.stored import is_packed
 from hifi_cli.records.study import Study
@@ -108,6 +109,7 @@ class FigureRequest:
         kind: the kind of figure, with the YAML's settings.
         csv: the file of its numbers.
         rests_on: the runs that its numbers were computed from so far, each once.
+        task_names: of the finished ones; the user's own tasks carry the copies that runs keep.
     """
 
     spec: FigureSpec
@@ -119,6 +121,7 @@ class FigureRequest:
     kind: Kind = field(init=False)
     csv: Path = field(init=False)
     rests_on: dict[tuple[str, str], FigureRun] = field(default_factory=dict)
+    task_names: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Find the kind of the figure, and where its numbers are stored.
@@ -236,6 +239,8 @@ class FigureRequest:
     def note_finished(self, path: str, result: RunResult) -> None:
         """Note a finished run of the results that the figure's numbers are of."""
         self.rests_on[path, result.config_hash] = FigureRun.of(path, result)
+        directory = RunDirectory(self.workspace.results_dir / path)
+        self.task_names.append(directory.user_name("tasks", result.task))
 
     def note_computed(self, config: RunConfig) -> FigureRun:
         """Note what the figure trains or measures itself, by all that decides its numbers."""
@@ -347,6 +352,7 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
         out: a PNG, PDF or SVG, by its suffix.
     """
     spec = request.spec
+    data = style.with_own_tasks(data, [*spec.tasks, *request.task_names])
     names = spec.tasks or sorted(data["task"].dropna().unique())
     tasks = ", ".join(registry.label_of("tasks", task) for task in names)
     title = f"{spec.description}: {tasks}; {registry.name_of(spec.backbone)}"

@@ -12,7 +12,7 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.drawing.curves import draw_curves
 from hifi_cli.drawing.forest import draw_forest
 from hifi_cli.drawing.looks import Look, looks_of
-from hifi_cli.drawing.style import as_png
+from hifi_cli.drawing.style import as_png, with_own_tasks
 from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.curves import COLUMNS, curves
 from hifi_cli.reports.pairs import difference_rows, pair
@@ -57,6 +57,7 @@ def forest_pictures(
     if not rows:
         return []
     data = pd.DataFrame(rows).astype({"low": float, "high": float})
+    data = with_own_tasks(data, runs.frame["task"])
     pictures = []
     # The mean over tasks, which has no name of a task, comes first.
     tasks = sorted({row["task"] or "" for row in rows})
@@ -92,6 +93,7 @@ def curve_pictures(
         looks: of all methods of the page.
     """
     pictures = []
+    data = with_own_tasks(data, runs.frame["task"])
     for task, of_task in data[data["curve"] == curve].groupby("task"):
         drawn = as_png(partial(draw_curves, of_task, looks))
         name = runs.study.label_of("tasks", str(task))

@@ -51,6 +51,19 @@ def test_scores_are_those_of_the_table(hifi):
             assert cell[["low", "high"]].iloc[0].tolist() == pytest.approx(ends)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("figure", ["scores", "curves", "forest"])
+def test_panels_have_the_labels_of_own_tasks(hifi, figure):
+    grid(tasks=("tickets", "rte"), seeds=(1, 2))
+    for run in Path("results").glob("runs/*/*/tickets/*/seed*"):
+        kept = run / "own" / "tasks" / "tickets.yaml"
+        kept.parent.mkdir(parents=True)
+        kept.write_text("description: Support tickets\nlabel: Tickets!\n")
+    numbers(hifi, figure)
+    titles = Path("picture.svg").read_text()
+    assert "Tickets!" in titles and "tickets" not in titles and "RTE" in titles
+
+
 def test_an_interval_ends_where_the_score_ends(hifi):
     for seed, score in enumerate((0.61, 0.92, 0.97), start=1):
         write_run("results", "lora", "rte", seed, score, protocol="laptop", backbone="minilm")
