@@ -245,6 +245,7 @@ CASES = {
     "conll-ideographic": Case("a.conll", sentences("NUMBER O", "山\u3000川 B-LOC"), kind="token-classification", first=(("n0 山\u3000川",), ["O", "B-LOC"])),
     "conll-one-tab": Case("a.conll", sentences("NUMBER O", "cow B-ACT") + "\nprices\tO\nrose O\n", kind="token-classification", rows=21, labels=["B-ACT", "O"]),
     "conll-spaces-in-tabs": Case("a.conll", sentences("NUMBER\tO", "New York\tB-LOC"), kind="token-classification", first=(("n0 New York",), ["O", "B-LOC"])),
+    "conll-no-last-line-end": Case("a.conll", "-DOCSTART- O\n\n" + sentences(*NER, between="\n\n \n").rstrip(), kind="token-classification", labels=["B-ACT", "O"], rows=20),
     "conll-no-tag": Case("a.conll", sentences(*NER) + "\nprices\nrose O\n", message="a.conll, line 81: 1 columns ('prices'), where most lines have 2"),
     "conllu": Case("a.conllu", sentences("# text = x", *("\t".join([at, form, "_", tag, *"______"]) for at, form, tag in [("1-2", "NUMBERdel", "_"), ("1", "NUMBER", "ADP"), ("2", "el", "DET"), ("2.1", "x", "X")])), kind="token-classification", labels=["ADP", "DET"], first=(("n0 el",), ["ADP", "DET"]), metric="word_accuracy"),
     # Schemes of tags, and words without tokens.

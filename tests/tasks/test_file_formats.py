@@ -48,7 +48,7 @@ def test_copas_question_may_have_a_capital(tmp_path, word):
 
 
 def test_the_pronoun_is_marked_where_its_index_is_one_off(tmp_path):
-    target = {"span1_text": "it", "span2_index": 4, "span2_text": "it"}
+    target = {"span1_text": "it", "span2_index": 4, "span2_text": "It"}
     (row,) = read_train_rows(
         tmp_path,
         "wsc",
