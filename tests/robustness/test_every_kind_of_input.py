@@ -142,7 +142,7 @@ CASES = {
     "empty-rows-at-end-wide": Case("a.csv", TWO + ",,,\n", labels=["neg", "pos"], rows=30),
     "empty-rows-at-end-tsv": Case("a.tsv", table("text\tlabel", "neg", "pos", separator="\t") + "\t\n  \n\n", labels=["neg", "pos"], rows=30),
     "empty-rows-at-end-json": Case("a.jsonl", json_lines("label", "a", "b") + '{"text": "", "label": null}\n{}\n', labels=["a", "b"], rows=30),
-    "empty-row-within": Case("a.csv", "\n\n" + TWO + ',\nlast,pos\n,\n', message="line 34: the row is empty; fill it in or remove the row, or set skip_incomplete=true"),
+    "empty-row-within": Case("a.csv", "\n\n" + TWO + ',\none,pos\nlast,pos\n,\n', message="a.csv, line 34: the row is empty; fill it in or remove the row, or set skip_incomplete=true"),
     "empty-row-within-json": Case("a.jsonl", json_lines("label", "a", "b") + '{}\n{"text": "last", "label": "a"}\n', message="line 31: the row is empty"),
     "empty-row-within-skip": Case("a.jsonl", json_lines("label", "a", "b") + '{}\n{"text": "last", "label": "a"}\n', ["skip_incomplete=true"], labels=["a", "b"], rows=31),
     # Numbers among which other cells stand.

@@ -41,10 +41,13 @@ def test_of_several_names_of_a_column_the_first_that_is_there_is_read(tmp_path):
     rows = read(tmp_path, train, train, task).splits["train"]
     assert [row.sequences[0][0] for row in rows] == ["A\u2028dog\x0b.", "No."]
     swapped = RTE.local.model_copy(
-        update={"columns": {"sentence1": ["sentence2"], "sentence2": ["sentence1"]}}
+        update={
+            "columns": {"sentence1": ["sentence2"], "sentence2": ["sentence1"]},
+            "files": {"train": ["none.tsv", "train.tsv", "dev.tsv"], "validation": ["dev.tsv"]},
+        }
     )
     task = RTE.model_copy(update={"local": swapped})
-    rows = read(tmp_path, GOOD, GOOD, task).splits["train"]
+    rows = read(tmp_path, GOOD, GOOD.replace("No.", "Never."), task).splits["train"]
     assert [row.sequences[0] for row in rows] == [
         ('A "pet.', "A\u2028dog\x0b."),
         ("Yes.", "No."),
