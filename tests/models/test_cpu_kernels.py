@@ -149,6 +149,7 @@ def test_every_forward_pass_of_training_draws_noise_that_torchs_seed_decides(mak
     assert torch.equal(torch.random.get_rng_state(), state)  # evaluation draws nothing
 
 
+@pytest.mark.slow
 def test_gradients_under_dropout_have_the_mean_and_the_spread_of_stock_modules(make, workspace):
     """Over many draws at the same weights, so that training sees the same noise, however it is drawn."""
 

@@ -606,7 +606,7 @@ def test_a_packed_study_names_commands_that_run(hifi):
     # The record above is no real one: the grid is asked where there is none.
     shutil.rmtree("results")
     assert hifi(*grid.split()[1:], "--print").out.count("hifi train") == 2
-    claims = hifi("claims hifi --results-dir study").out
+    claims = hifi("claims hifi/above-full-ft --results-dir study").out
     assert "hifi results merge study --results-dir results, then hifi grid claims-hifi" in claims
 
 

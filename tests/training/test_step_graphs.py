@@ -51,7 +51,7 @@ def test_repeated_steps_train_as_others(make, workspace, monkeypatch, method):
             method,
             "dropout=0.0",
             "log_every=1",
-            "epochs=6",
+            "epochs=3",
             "report=last",
             "learning_rate=0.003",
         )
@@ -83,7 +83,7 @@ def test_steps_without_a_recording_have_the_numbers_of_repeated_ones(make, works
         results.append((torch.tensor(losses), trainer.delta))
         repeated.append([process["repeated_steps"] for process in trainer.progress.processes])
         hashed = trainer.config.config_hash
-    assert hashed == make("full-ft", "epochs=6", *words).config_hash
+    assert hashed == make("full-ft", "epochs=3", *words).config_hash
     torch.testing.assert_close(*results, rtol=0, atol=0)
     # Some sizes of a batch come more than twice; not every step has such a size.
     (of_recorded,), of_others = repeated
@@ -172,7 +172,7 @@ class FakeGraphs:
 
 
 def recorded_trainer(make, workspace, *words, callback=None, **names):
-    prepared, config = prepare(make, workspace, *words, "epochs=6", **names)
+    prepared, config = prepare(make, workspace, *words, "epochs=3", **names)
     prepared.may_record = True
     splits = splits_of(config, workspace)
     return loop.Trainer(prepared, prepared.method, splits, callback=callback)
