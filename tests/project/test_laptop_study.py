@@ -185,7 +185,12 @@ def _check_published(cell, row):
 
 
 @pytest.mark.parametrize(
-    ("file", "protocol"), [("hifi", "laptop"), ("rankings", "laptop"), ("ehft", "laptop-ehft")]
+    ("file", "protocol"),
+    [
+        ("rankings", "laptop"),
+        pytest.param("hifi", "laptop", marks=pytest.mark.slow),
+        pytest.param("ehft", "laptop-ehft", marks=pytest.mark.slow),
+    ],
 )
 def test_the_page_of_results_has_the_claims_of_the_pilot(hifi, file, protocol):
     rows = {f"{file}/{row['label']}": row for row in _decided(hifi, file, protocol, "laptop-pilot")}
@@ -200,6 +205,7 @@ def test_the_page_of_results_has_the_claims_of_the_pilot(hifi, file, protocol):
         _check_published(of_pilot, rows[key])
 
 
+@pytest.mark.slow
 def test_the_page_of_results_has_the_claims_of_the_study(hifi):
     printed = _printed_claims()
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", "")
@@ -268,6 +274,7 @@ def _verdicts_without_a_seed(hifi, tmp_path, words, protocol):
     return found
 
 
+@pytest.mark.slow
 def test_the_verdict_on_random_heads_is_undecided_without_one_of_six_seeds(hifi, tmp_path):
     without = _verdicts_without_a_seed(hifi, tmp_path, ["hifi/above-random"], "study")
     undecided = [seed for seed, rows in without.items() if rows["above-random"] == "undecided"]
@@ -346,6 +353,7 @@ def _sentences(heading):
     return dict(points)
 
 
+@pytest.mark.slow
 def test_the_page_of_results_has_the_differences_of_the_study(hifi):
     """The sentences below the two tables are about single tasks, epochs and seeds."""
     hifi_points, ehft_points = _sentences("**HiFi on three"), _sentences("**EH-FT on four")
@@ -434,6 +442,7 @@ def test_the_page_of_results_has_the_differences_of_the_study(hifi):
     assert of_lora["lp-ft"]["verdict"] == "better" != of_lora_last["lp-ft"]["verdict"]
 
 
+@pytest.mark.slow
 def test_no_kind_of_ehft_is_shown_to_be_above_lp_ft_at_both_epochs(hifi):
     """The sixth finding says so, and that two kinds lose on three tasks at an epoch or at none."""
     kinds = ["eh-ft-lora", "eh-ft-bitfit", "eh-ft-prefix"]
