@@ -114,7 +114,8 @@ def test_the_same_files_are_one_encoder_in_a_directory_and_in_the_hub_s_cache(
     shutil.copytree(encoders["bert"], repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs/main").write_text(commit)
-    words = ["train", "--task", "rte", "--method", "linear-probing", "--data-dir", str(data)]
+    line = f"train --task rte --method linear-probing --backbone owner/tiny --data-dir {data}"
+    command = [sys.executable, "-m", "hifi_cli", *line.split(), "epochs=1", "limit=8"]
     environment = os.environ | {
         "HF_HUB_CACHE": str(tmp_path / "hub"),
         "HF_HUB_OFFLINE": "1",
@@ -122,21 +123,7 @@ def test_the_same_files_are_one_encoder_in_a_directory_and_in_the_hub_s_cache(
     }
     for _ in range(2):
         ended = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "hifi_cli",
-                *words,
-                "--backbone",
-                "owner/tiny",
-                "epochs=1",
-                "limit=8",
-            ],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
         )
     assert "finished before" in ended.stderr
     (results,) = (tmp_path / "results/runs").rglob("results.json")
