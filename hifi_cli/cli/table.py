@@ -249,9 +249,21 @@ def _search_tables(asked: _Asked, study: Study) -> list[Table]:
 
     Raises:
         MissingError: there is no such run.
+        UsageError: a name is unknown.
     """
+    _check_names(asked, study)
     tables = search_tables.searches(study, tasks=asked.tasks, methods=asked.methods, **asked.keys)
     return with_notes(tables, study.notes_on_damage)
+
+
+def _check_names(asked: _Asked, study: Study) -> None:
+    """Refuse a task or method that has neither a YAML nor a run, variants included.
+
+    Raises:
+        UsageError: there is one.
+    """
+    table_spec.check_names("tasks", asked.tasks, set(study.runs["task"]))
+    table_spec.check_names("methods", asked.methods, set(study.runs["method"]))
 
 
 def _prediction_tables(name: str, asked: _Asked, study: Study) -> list[Table]:
@@ -264,7 +276,9 @@ def _prediction_tables(name: str, asked: _Asked, study: Study) -> list[Table]:
 
     Raises:
         MissingError: no run has such predictions.
+        UsageError: a name is unknown.
     """
+    _check_names(asked, study)
     tables = class_tables.TABLES[name](study, asked.run_filter, asked.how)
     return with_notes(tables, study.notes_on_damage)
 

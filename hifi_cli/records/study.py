@@ -552,13 +552,13 @@ class Study:
         )
 
     def no_such_runs_error(self, **options: str | None) -> MissingError:
-        """Return the error for a protocol, backbone, shots or tasks that no run has; it says which there are.
+        """Return the error for options that no run has; it says which runs there are.
 
         Where no run is finished, it is `no_run_error`.
 
         Args:
-            options: `protocol`, `backbone`, `shots` and `tasks` as they were asked for; None or
-                empty: any.
+            options: `protocol`, `backbone`, `shots`, `tasks`, `methods` and `seeds` as they were
+                asked for; None or empty: any.
         """
         if self.table_runs.empty:
             return self.no_run_error()

@@ -255,7 +255,12 @@ def _seeds_of_methods(
     runs = select_runs(study.runs, **run_filter.keys)
     runs = runs_with(runs, task=run_filter.tasks, method=run_filter.methods, seed=run_filter.seeds)
     if runs.empty:
-        raise study.no_such_runs_error(**run_filter.keys)
+        raise study.no_such_runs_error(
+            **run_filter.keys,
+            tasks=",".join(run_filter.tasks),
+            methods=",".join(run_filter.methods),
+            seeds=",".join(map(str, run_filter.seeds)),
+        )
     words = table_keys(runs)
     for keys, group in runs.groupby([words[key] for key in TABLE_KEYS]):
         setting = setting_in_words(dict(zip(TABLE_KEYS, keys, strict=True)))

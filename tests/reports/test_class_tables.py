@@ -235,7 +235,8 @@ def test_what_is_left_out_is_said(hifi):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("confusion --method dora", 3, "no finished run of"),
+        ("confusion --method dora", 3, "no finished run of --methods dora in results"),
+        ("ensemble --method lroa", 2, "unknown method 'lroa'"),
         ("ensemble --task rte", 3, "no run has stored predictions"),
     ],
 )

@@ -132,6 +132,8 @@ def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
     assert shown("--backbone", "minilm") == shown("--tasks", "mrpc") == of_mrpc
     answer = hifi("table search --backbone minilm --methods lora")
     assert answer.code == 3 and "no such run of a search in results" in answer.err
+    answer = hifi("table search --methods lroa")
+    assert answer.code == 2 and "unknown method 'lroa'" in answer.err
 
 
 def test_the_only_value_of_a_search_is_named(hifi):
