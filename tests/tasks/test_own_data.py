@@ -122,6 +122,9 @@ def test_the_cut_is_stratified_and_repeats(tmp_path):
             assert abs(cut_off[label] - count / 5) <= 1
     ids = [row.id for split in ("train", "validation") for row in data.rows(split)]
     assert sorted(ids, key=int) == [str(number) for number in range(200)]
+    # Other rows would make every finished run on own data another run.
+    drawn = [row.id for row in data.rows("validation")]
+    assert drawn[:8] == ["16", "18", "33", "40", "49", "52", "53", "54"]
     assert load(path, "validation=0.2")[1].fingerprint == data.fingerprint
     assert load(path, "validation=0.2", "split_seed=1")[1].fingerprint != data.fingerprint
 

@@ -54,6 +54,23 @@ def test_of_several_names_of_a_column_the_first_that_is_there_is_read(tmp_path):
     ]
 
 
+def test_only_the_test_file_of_cola_has_a_line_of_names(tmp_path):
+    (tmp_path / "CoLA").mkdir()
+    lines = "gj04\t1\t\tThe dog sees.\ngj04\t0\t*\tDog the sees.\n"
+    for split, text in {
+        "train": lines,
+        "dev": lines,
+        "test": "index\tsentence\n0\tCats.\n",
+    }.items():
+        (tmp_path / "CoLA" / f"{split}.tsv").write_text(text)
+    splits = task_sources.load(task_spec.load("cola"), data_dir=tmp_path).splits
+    assert [(row.sequences[0][0], row.label) for row in splits["train"]] == [
+        ("The dog sees.", 1),
+        ("Dog the sees.", 0),
+    ]
+    assert [row.sequences[0][0] for row in splits["test"]] == ["Cats."]
+
+
 @pytest.mark.parametrize(
     "text", ["\ufeff" + GOOD, GOOD.replace("\n", "\r\n"), GOOD.replace("1\tNo", "\n1\tNo")]
 )
