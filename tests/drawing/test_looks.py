@@ -54,6 +54,7 @@ def test_no_two_methods_of_a_picture_look_alike():
     names = registry.names("methods")
     looks = looks_of([*names[:40], "my-own"])
     assert len({(look.color, look.line) for look in looks.values()}) == 41
+    assert len({(look.color, look.marker) for look in looks.values()}) == 41
     assert len(looks_of(names + [f"own-{number}" for number in range(60)])) == len(names) + 60
 
 

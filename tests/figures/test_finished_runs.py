@@ -67,10 +67,30 @@ def test_panels_have_the_labels_of_own_tasks(hifi, figure):
 def test_an_interval_ends_where_the_score_ends(hifi):
     for seed, score in enumerate((0.61, 0.92, 0.97), start=1):
         write_run("results", "lora", "rte", seed, score, protocol="laptop", backbone="minilm")
-    data, _ = numbers(hifi, "scores")
+    write_run("results", "bitfit", "rte", 1, 0.8, protocol="laptop", backbone="minilm")
+    both, _ = numbers(hifi, "scores")
+    # A single seed has no interval.
+    assert both.loc[both["method"] == "bitfit", ["low", "high"]].isna().all(axis=None)
+    data = both[both["method"] == "lora"]
     low, high = stats.t.interval(0.95, 2, 83 + 1 / 3, stats.sem([61, 92, 97]))
     assert high > 100
     assert data[["low", "high"]].iloc[0].tolist() == pytest.approx([low, 100])
+
+
+@pytest.mark.parametrize("kind", ["scores", "forest"])
+def test_the_score_may_be_that_of_the_last_epoch(hifi, kind):
+    place = {"protocol": "laptop", "backbone": "minilm"}
+    for seed in (1, 2):
+        write_run("results", "full-ft", "rte", seed, 0.9, last=0.5 + seed / 100, **place)
+        write_run("results", "lora", "rte", seed, 0.9, last=0.6 + seed / 50, **place)
+    Path("mine.yaml").write_text(
+        f"{{description: d, kind: {kind}, tasks: [], methods: [], seeds: [], backbone: minilm,"
+        " protocol: laptop, settings: {score: last}}"
+    )
+    data, _ = numbers(hifi, "mine.yaml")
+    of_lora = data[data["method"] == "lora"].iloc[0]
+    shown = {"scores": "mean", "forest": "difference"}[kind]
+    assert of_lora[shown] == pytest.approx({"mean": 63, "difference": 11.5}[shown])
 
 
 @pytest.mark.parametrize("name", ["scores", "forest"])
@@ -88,11 +108,15 @@ def test_runs_of_one_backbone_need_no_option_that_names_it(hifi, name):
 
 
 @pytest.mark.parametrize("name", ["scores", "forest", "curves"])
-def test_limited_runs_are_in_no_figure(hifi, name):
+def test_limited_and_few_shot_runs_are_in_no_figure(hifi, name):
     grid()
     before, _ = numbers(hifi, name)
     place = {"protocol": "laptop", "backbone": "minilm"}
     write_run("results", "lora", "rte", 9, 0.1, limit=20, **place)
+    # Few-shot runs are another table's, also where there are more of them.
+    for method in ("full-ft", "lora", "bitfit"):
+        for seed in range(1, 8):
+            write_run("results", method, "rte", seed, 0.2, shots=16, **place)
     after, answer = numbers(hifi, name)
     pd.testing.assert_frame_equal(before, after)
     assert "1 run left out: limited" in answer.err

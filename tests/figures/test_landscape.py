@@ -30,7 +30,8 @@ def test_principal_plane_against_numpy():
 
 
 def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, workspace, ask):
-    config = make("full-ft", "epochs=1")
+    # Six examples are two batches.
+    config = make("full-ft", "epochs=1", "eval_batch_size=4")
     runner = figure.train(config, ask("landscape", methods=("full-ft",))).runner
     weights = list(runner.encoder.model.parameters())
     examples = examples_of(config, workspace, "train", 128)[:6]

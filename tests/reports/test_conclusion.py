@@ -128,6 +128,16 @@ def test_all_tasks_are_corrected_together(hifi):
     assert one[1].startswith("Decided: BitFit is 9.8")
 
 
+def test_a_new_seed_is_a_pair_on_each_task(hifi):
+    """Two comparisons need seven pairs that differ, which four seeds have on two tasks."""
+    write_runs([1, 2], tasks=("rte", "qnli"), bitfit=0.0, lora=0.0)
+    findings = conclusion_of(page_of(hifi("report")))[TITLE]
+    assert findings["All tasks together, those that both methods have"] == [
+        "No difference is decided.",
+        "Undecided against Full-FT: BitFit, LoRA (at least 4 more seeds).",
+    ]
+
+
 def test_a_method_ahead_with_diverged_runs_is_not_called_better(hifi):
     write_runs(range(1, 8), bitfit=0.1)
     write_run("results", "full-ft", "rte", 8, 0.6)
@@ -160,10 +170,13 @@ def test_the_first_of_the_methods_is_the_reference(hifi):
 def test_a_method_without_scores_takes_no_other_one_out(hifi):
     for seed in (1, 2):
         scores = {"last": 0.6, "best": 0.6, "max": None}
-        write_run("results", "bitfit", "rte", seed, 0.6, selection="holdout", scores=scores)
+        for task in ("rte", "qnli"):
+            write_run("results", "bitfit", task, seed, 0.6, selection="holdout", scores=scores)
         write_run("results", "full-ft", "rte", seed, 0.7)
-    (sentences,) = conclusion_of(page_of(hifi("report --score max")))[TITLE].values()
-    assert sentences[0].startswith("Highest mean: Full-FT, 70.0 (")
+    # No run of QNLI has a score.
+    findings = conclusion_of(page_of(hifi("report --score max")))[TITLE]
+    assert [*findings] == ["RTE (Acc.)"]
+    assert findings["RTE (Acc.)"][0].startswith("Highest mean: Full-FT, 70.0 (")
 
 
 def test_runs_without_a_score_are_said(hifi):
