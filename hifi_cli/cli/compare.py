@@ -80,10 +80,10 @@ def compare(
         raise study.no_run_error()
     task_names = options.stored_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
-    runs = runs_with(study.runs, method=names, task=task_names)
+    runs = runs_with(study.runs, method=names)
     keys = options.stored_keys(protocol, backbone, shots)
     try:
-        runs = require_single_table(study, runs, compared, by=by, **keys)
+        runs = require_single_table(study, runs, compared, by=by, tasks=task_names, **keys)
     except MissingError as error:
         raise MissingError(f"{error}{_hint_at_a_study(results_dir)}") from None
     how = ReportOptions(epoch_choice=score, included=flags_that_count(include))

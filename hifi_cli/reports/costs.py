@@ -56,6 +56,10 @@ def costs(spec: TableSpec, study: Study, options: ReportOptions) -> Table:
         "time per epoch, peak memory and stored file relative to Full-FT's on the same task, as many training rows, the"
         " same device and number of threads: means over tasks"
     ]
+    if runs.empty:
+        notes.append(
+            "no finished run of these methods, tasks and seeds has this protocol and backbone"
+        )
     notes += _notes_on_left_out(comparable, measured)
     notes += _notes_on_memory(comparable)
     if paper.columns:

@@ -78,6 +78,7 @@ def require_single_table(
     names: Sequence[str],
     *,
     by: str = "method",
+    tasks: Sequence[str] = (),
     **keys: str | None,
 ) -> pd.DataFrame:
     """Return the runs of some methods; they share one protocol, backbone and number of shots.
@@ -87,6 +88,7 @@ def require_single_table(
         runs: rows of `Study.runs`.
         names: methods, or backbones.
         by: what the names are, `method` or `backbone`.
+        tasks: empty: all.
         keys: `protocol`, `backbone` and `shots`, as `select_runs` takes them.
 
     Returns:
@@ -96,12 +98,13 @@ def require_single_table(
         MissingError: a method has no finished run.
         UsageError: there are runs of several protocols, backbones or shots; they are named.
     """
-    runs = select_runs(runs[runs[by].isin(names)], **keys)
+    runs = select_runs(runs_with(runs[runs[by].isin(names)], task=tasks), **keys)
     present = set(runs[by])
     for name in names:
         if name not in present:
-            options = "".join(f" --{key} {value}" for key, value in keys.items() if value)
-            advice = _how_to_make_runs(study, runs, name, by, keys)
+            asked = {"tasks": ",".join(tasks), **keys}
+            options = "".join(f" --{key} {value}" for key, value in asked.items() if value)
+            advice = _how_to_make_runs(study, runs, name, by, tasks, keys)
             raise MissingError(f"no finished run of {name}{options}; {advice}")
     # Several backbones are wanted where the names are backbones; `method` is no key of a table.
     for key, values in table_keys(runs).drop(columns=by, errors="ignore").items():
@@ -115,7 +118,12 @@ def require_single_table(
 
 
 def _how_to_make_runs(
-    study: Study, runs: pd.DataFrame, name: str, by: str, keys: Mapping[str, str | None]
+    study: Study,
+    runs: pd.DataFrame,
+    name: str,
+    by: str,
+    tasks: Sequence[str],
+    keys: Mapping[str, str | None],
 ) -> str:
     """Return the command that trains a method or backbone beside some runs, or shows its variants.
 
@@ -124,6 +132,7 @@ def _how_to_make_runs(
         runs: those of the others.
         name: of the method or backbone.
         by: what the name is.
+        tasks: that were asked for; empty: those of the others.
         keys: protocol, backbone and shots that were asked for.
     """
     # METHOD/NAME is a variant, whose settings its name may not say.
@@ -136,7 +145,8 @@ def _how_to_make_runs(
             given[key] = values.iloc[0]
     given |= {key: value for key, value in keys.items() if value}
     given[by] = name
-    words = ["hifi", "train", "--task", ",".join(sorted(set(runs["task"]))) or "TASK"]
+    on_tasks = ",".join(map(argument_of, tasks or sorted(set(runs["task"]))))
+    words = ["hifi", "train", "--task", on_tasks or "TASK"]
     for option in ("method", "protocol", "backbone"):
         if option in given:
             words += [f"--{option}", argument_of(given[option])]

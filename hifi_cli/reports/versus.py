@@ -119,6 +119,7 @@ class Baselines:
             study,
             runs,
             names,
+            tasks=tasks,
             protocol=keys["protocol"],
             backbone=keys["backbone"],
             shots=keys["shots"],

@@ -459,7 +459,7 @@ def test_full_shot_is_never_compared_with_few_shot(hifi):
         (
             ["full-ft", "bitfit", "--backbone", "bert-large", "--tasks", "cola"],
             3,
-            "no finished run of full-ft",
+            "no finished run of full-ft --tasks cola --backbone bert-large; make one with hifi train --task cola --method",
         ),
         (
             ["full-ft", "bitfit", "--backbone", "bert-large", "--tasks", "rte,rtee"],

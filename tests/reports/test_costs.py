@@ -107,6 +107,8 @@ def test_notes_on_costs_name_methods_of_the_table_alone(hifi):
     notes = table_of(hifi("table cost --methods bitfit,lora --format json"))["notes"]
     (note,) = [note for note in notes if note.startswith("left out")]
     assert note.endswith(": LoRA")
+    notes = table_of(hifi("table cost --seeds 9 --format json"))["notes"]
+    assert any(note.startswith("no finished run of these methods") for note in notes)
 
 
 def test_hifis_table_1_has_the_printed_marks_beside_our_costs(hifi):
