@@ -245,6 +245,19 @@ def test_challenge_sets_are_measured_with_mnlis_classes(tmp_path):
     )
     assert computed == {"binary_accuracy": 0.6}
 
+    # Digests are remembered until one of all the files changes.
+    def fingerprint():
+        return task_sources.fingerprint_of_files(
+            task, tmp_path, lambda: task_sources.load(task, data_dir=tmp_path)
+        )
+
+    assert fingerprint() == data.fingerprint
+    (tmp_path / "anli_v1.0/R3/dev.jsonl").write_text(json.dumps(row | {"uid": "another"}) + "\n")
+    differing = [
+        split for split, value in fingerprint().items() if value != data.fingerprint[split]
+    ]
+    assert differing == ["validation_anli_r3"]
+
 
 def test_xnli_is_english_and_the_test_rows_of_every_language(monkeypatch, tmp_path):
     from datasets import ClassLabel, Dataset

@@ -125,6 +125,7 @@ def test_the_cut_is_stratified_and_repeats(tmp_path):
     # Other rows would make every finished run on own data another run.
     drawn = [row.id for row in data.rows("validation")]
     assert drawn[:8] == ["16", "18", "33", "40", "49", "52", "53", "54"]
+    assert data.fingerprint["train"] == task_spec.rows_digest(data.rows("train"))
     assert load(path, "validation=0.2")[1].fingerprint == data.fingerprint
     assert load(path, "validation=0.2", "split_seed=1")[1].fingerprint != data.fingerprint
 
