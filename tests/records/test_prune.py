@@ -7,6 +7,7 @@ import pytest
 from synthetic_runs import write_run
 
 from hifi_cli.config.base import parse
+from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
 
 
@@ -64,6 +65,16 @@ def test_quiet_prints_the_list_that_was_asked_for_and_no_report(hifi, study):
     words = "results prune results --methods lora"
     assert hifi(f"{words} --quiet").out == hifi(words).out != ""
     assert hifi(f"{words} --yes --quiet").out == ""
+
+
+def test_a_run_that_another_process_writes_keeps_its_weights(hifi, study):
+    before = with_weights(study)
+    run = RunDirectory(study / "runs/hifi/bert-large/rte/full-ft/seed1")
+    with run.hold() as is_held:
+        assert is_held
+        answer = hifi("results prune results --methods full-ft --yes")
+    assert answer.code == 4 and "another process is writing" in answer.err
+    assert with_weights(study) == before and not run.pruned.exists()
 
 
 def test_tables_do_not_notice(hifi, study):
