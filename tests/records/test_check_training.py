@@ -23,7 +23,7 @@ MRPC = "runs/study/minilm/mrpc/hifi-layerwise/seed{}"
 PATHS = [CB.format(4), CB.format(5), CB.format(6), MRPC.format(4), MRPC.format(5), MRPC.format(6)]
 SEARCH = (
     "runs/study-ehft/minilm/mrpc/linear-probing/"
-    "selection--holdout--holdout--0.3--learning_rate--0.01/seed2"
+    "selection--holdout--holdout--0.3--learning_rate--0.03/seed2"
 )
 PATHS.append(SEARCH)
 RUN = CB.format(4)
@@ -470,7 +470,7 @@ def test_predictions_of_another_seed_are_found(stored):
 
 @pytest.mark.parametrize(
     ("key", "name"),
-    [("method", "hifi-wo-corr"), ("task", "my-cola"), ("backbone", "my-encoder")],
+    [("method", "hifi-wo-corr"), ("task", "my-mrpc"), ("backbone", "my-encoder")],
 )
 def test_two_names_of_one_training_may_have_the_same_weights(stored, key, name):
     """Two rankings may select the same heads: every heads.k that is the number of heads does."""
@@ -484,7 +484,7 @@ def test_two_names_of_one_training_may_have_the_same_weights(stored, key, name):
         records[path] = record
         own_yaml = Path(f"packed/{path}/own/tasks/{name}.yaml")
         own_yaml.parent.mkdir(parents=True)
-        own_yaml.write_text(registry.find("tasks", "cola").read_text())
+        own_yaml.write_text(registry.find("tasks", "mrpc").read_text())
         copied = predictions[predictions["run"] == HIFI].assign(run=path)
         return pd.concat([predictions, copied], ignore_index=True)
 
