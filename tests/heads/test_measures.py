@@ -188,8 +188,20 @@ def test_confidence_entropy_and_norm_are_those_of_the_eager_attention_over_real_
             np.testing.assert_allclose(values[layer], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("task", ["rte", "stsb", "swag", "squad", "demo-roles"])
-@pytest.mark.parametrize("rank", get_args(MeasuredRanking))
+# One ranking with gradients and one without are often tested on every kind of task.
+RANKINGS_AND_TASKS = [
+    pytest.param(
+        rank,
+        task,
+        marks=() if task == "rte" or rank in ("gradient", "entropy") else pytest.mark.slow,
+    )
+    for rank, task in product(
+        get_args(MeasuredRanking), ("rte", "stsb", "swag", "squad", "demo-roles")
+    )
+]
+
+
+@pytest.mark.parametrize(("rank", "task"), RANKINGS_AND_TASKS)
 def test_every_kind_of_task_is_measured_and_batches_do_not_matter(
     make, data, task_kinds_data, tmp_path, rank, task
 ):
