@@ -1,7 +1,7 @@
 """Which finished runs may be averaged or compared, and why others are left out."""
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -314,11 +314,10 @@ def _misfits(runs: pd.DataFrame, included: Collection[str]) -> dict[Hashable, li
     # all only where the user includes them.
     full = runs[runs["limit"].isna()]
     keys = [full[key] for key in _CELL]
-    # Looking at runs one by one takes long, so only cells in which some column has two values are.
-    distinct = full[[*required]].groupby(keys).transform("nunique", dropna=False)
-    is_mixed = distinct.gt(1).any(axis=1)
+    # Looking at runs one by one takes long, so only cells in which two runs differ are.
+    distinct = _in_words(full, required).groupby(keys).transform("nunique")
     misfits: dict[Hashable, list[str]] = {}
-    for _, cell in full[is_mixed].groupby(_CELL):
+    for _, cell in full[distinct > 1].groupby(_CELL):
         misfits.update(mismatches_with_majority(cell, required))
     return misfits
 
@@ -393,9 +392,7 @@ def mismatches_with_majority(
         runs: rows of `ComparableRuns.frame`.
         conditions: names by column.
     """
-    # Values become texts, because two missing values would not be equal and lists cannot be
-    # counted.
-    in_words = runs[[*conditions]].map(str).apply("\t".join, axis=1)
+    in_words = _in_words(runs, conditions)
     counts = in_words.value_counts(sort=False)
     if len(counts) < 2:
         return {}
@@ -409,3 +406,12 @@ def mismatches_with_majority(
         if names:
             found[index] = names
     return found
+
+
+def _in_words(runs: pd.DataFrame, columns: Iterable[str]) -> pd.Series:
+    """Return some values of each run as one text.
+
+    Texts can be counted: two missing values would not be equal, and lists have no hash.
+    """
+    rows = runs[[*columns]].itertuples(index=False, name=None)
+    return pd.Series(["\t".join(map(str, row)) for row in rows], runs.index, dtype=object)
