@@ -79,7 +79,10 @@ def test_the_interval_of_two_tasks_is_welchs():
     first, second = [4.0, 6.0, 5.0, 9.0], [1.0, 2.0, 1.5]
     # by hand: variances of the means 14/3/4 = 1.166667 and 0.25/3 = 0.083333, degrees of freedom 1.25^2 / 0.457176 = 3.41772
     half = stats.t.ppf(0.975, 1.25**2 / ((14 / 12) ** 2 / 3 + (1 / 12) ** 2 / 2)) * 1.25**0.5 / 2
-    assert paired_statistics([first, second]).interval == pytest.approx((3.75 - half, 3.75 + half))
+    comparison = paired_statistics([first, second])
+    assert comparison.interval == pytest.approx((3.75 - half, 3.75 + half))
+    # A task counts the same with more seeds.
+    assert comparison.mean == 3.75 == pytest.approx(comparison.terms.sum())
 
 
 def test_equal_differences_give_an_interval_without_width_and_single_pairs_give_none():

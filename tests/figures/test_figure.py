@@ -54,6 +54,13 @@ def test_a_size_changes_only_the_settings_it_names():
     assert (changed.backbone, changed.tasks, changed.seeds) == ("demo", ["rte"], [7])
 
 
+def test_the_command_line_wins_over_the_figures_own_keys():
+    request = request_of("hifi-3", None)
+    assert request.config("mrpc").epochs == 1
+    request.overrides = ("epochs=2",)
+    assert request.config("mrpc").epochs == 2
+
+
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_stored_numbers_of_every_kind_are_drawn(path, tmp_path, caplog):
     name = path.stem.removesuffix("-laptop")

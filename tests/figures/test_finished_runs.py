@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -151,18 +152,33 @@ def test_the_first_of_the_methods_is_the_reference(hifi):
     assert {*data["method"]} == {"lora"} and {*data["reference"]} == {"BitFit"}
 
 
+def test_the_words_of_the_command_choose_and_order_what_is_shown(hifi):
+    grid()
+    words = ("--tasks", "rte,cola", "--methods", "lora,bitfit", "--seeds", "1,3")
+    data, _ = numbers(hifi, "scores", *words)
+    shown = data[["task", "method", "run_seed"]].agg(tuple, axis=1)
+    assert shown.tolist() == [*product(("rte", "cola"), ("lora", "bitfit"), (1, 3))]
+    data, _ = numbers(hifi, "curves", "--tasks", "rte", "--seeds", "2")
+    assert {*data["task"]} == {"rte"}
+    # One seed has no deviation.
+    assert {*data["seeds"]} == {1} and {*data["std"]} == {0}
+
+
 def test_curves_are_means_over_seeds(hifi):
     grid(tasks=("rte",))
+    # This seed was stopped early, so that the others go on to where no mean is of all seeds.
+    short = [{"step": 10, "loss": 0.08, "learning_rate": 0.1}]
+    short += [{"epoch": at, "accuracy": 0.8 - 0.1 / at} for at in (1, 2)]
+    write_run("results", "lora", "rte", 4, 0.8, curve=short, protocol="laptop", backbone="minilm")
     data, _ = numbers(hifi, "curves", "--methods", "lora")
     runs = hifi("ls runs --format json").out
     scores = [run["score"] for run in json.loads(runs) if run["method"] == "lora"]
     of_scores = data[data["curve"] == "score"].set_index("x")
     assert of_scores.loc[2, "mean"] == pytest.approx(np.mean(scores) - 5)
     assert of_scores.loc[2, "std"] == pytest.approx(np.std(scores, ddof=1))
+    assert of_scores.index.tolist() == [1, 2]
     of_losses = data[data["curve"] == "loss"].set_index("x")
-    assert of_losses["mean"].tolist() == pytest.approx(
-        [np.mean(scores) / 1000, np.mean(scores) / 2000]
-    )
+    assert of_losses["mean"].to_dict() == pytest.approx({10: np.mean(scores) / 1000})
     text = Path("picture.svg").read_text()
     assert "training loss" in text and "optimizer step" in text
 

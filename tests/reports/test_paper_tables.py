@@ -84,6 +84,7 @@ def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tm
             )
             if isinstance(mean, float) and isinstance(spread, float):
                 assert deviation == f"{spread:.{paper.decimals}f}"
+                assert table.spread(line + 1, column.name) == deviation
         if printed.average is not None:
             follows = (spec.published, row.published) not in UNCHECKED | ROUNDING | MISPRINTS
             assert (
