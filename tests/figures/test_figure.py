@@ -155,6 +155,20 @@ LANDSCAPE = {"points": 3, "examples": 4, "snapshots": 3, "shots": [None]}
 HEAD = ("task_head.kind=mlp", "task_head.width=16", "settings.stage1_fraction=0.5")
 
 
+def test_a_training_of_other_settings_or_seeds_is_not_taken(ask):
+    asked = [
+        ({"every": 1}, (1,)),
+        ({"every": 2}, (1,)),
+        ({"every": 1}, (1, 2)),
+        ({"every": 1}, (1,)),
+    ]
+    found = []
+    for number, (settings, seeds) in enumerate(asked):
+        request = ask("training-curves", settings, ("full-ft",), seeds)
+        found += request.part(request.config("rte"), lambda rows=number: [{"of": rows}])
+    assert [row["of"] for row in found] == [0, 1, 2, 0]
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "method", "words"),
     [

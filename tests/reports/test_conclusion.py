@@ -50,9 +50,12 @@ def test_an_interval_ends_where_the_score_ends(hifi):
 
 def test_equal_means_are_both_the_highest(hifi):
     write_runs(range(1, 8), lora=0.0)
+    for seed in range(1, 8):
+        # Equal as it is printed.
+        write_run("results", "bitfit", "rte", seed, 0.60001 + seed / 1000)
     (sentences,) = conclusion_of(page_of(hifi("report")))[TITLE].values()
-    assert sentences[0].startswith("Highest mean: Full-FT, 60.4 (")
-    assert "; LoRA, 60.4 (" in sentences[0]
+    assert sentences[0].startswith("Highest mean: BitFit, 60.4 (")
+    assert "; Full-FT, 60.4 (" in sentences[0] and "; LoRA, 60.4 (" in sentences[0]
 
 
 def test_differences_are_decided_as_compare_decides_them(hifi):
@@ -99,10 +102,13 @@ def test_collapsed_runs_have_no_highest_mean_and_ask_for_no_seeds(hifi):
 
 
 def test_a_highest_mean_says_how_many_of_its_runs_collapsed(hifi):
+    # The median of Full-FT is higher, and its mean is not.
+    for seed, score in enumerate((0.6, 0.6, 0.2), start=1):
+        write_run("results", "full-ft", "rte", seed, score)
     for seed in (1, 2):
-        write_run("results", "full-ft", "rte", seed, 0.4)
         write_run("results", "bitfit", "rte", seed, 0.5, collapsed=seed == 1)
     (sentences,) = conclusion_of(page_of(hifi("report")))[TITLE].values()
+    assert sentences[0].startswith("Highest mean: BitFit, 50.0 (")
     assert sentences[0].endswith(", 2 seeds, 1 run collapsed to one class).")
 
 
