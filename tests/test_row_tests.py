@@ -65,6 +65,10 @@ def test_draws_repeat():
 
 
 def test_equal_models_have_p_1():
-    same = [mean_of(np.arange(10.0))]
+    drawn = []
+    score = mean_of(np.arange(10.0))
+    same = [lambda counts: drawn.extend(counts.sum(axis=1)) or score(counts)]
     found = bootstrap_difference(same, same, 10)
+    # Each draw has as many rows as there are.
+    assert {*drawn} == {10}
     assert (found.difference, found.interval, found.p) == (0.0, (0.0, 0.0), 1.0)

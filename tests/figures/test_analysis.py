@@ -285,6 +285,12 @@ def test_features_do_not_move_under_linear_probing(ask):
     (row,) = compute(replace(request, trains_missing_runs=True))
     assert (row["mean"], row["pair"], row["examples"]) == (0, "pretrained-tuned", 48)
     request.kind.draw(pd.DataFrame([row]))  # of one seed
+    # A figure of some of its runs, or of a run with other settings in their place, is none.
+    of_two_seeds = ask("features", None, ("linear-probing",), (1, 2))
+    with pytest.raises(MissingError, match=r"1 of 2 runs are missing .*seed2"):
+        compute(of_two_seeds)
+    with pytest.raises(MissingError, match="1 of 1 runs are missing"):
+        compute(ask("features", None, ("linear-probing",), (1,), "batch_size=4"))
 
 
 @pytest.mark.parametrize(("words", "epoch"), [((), 1), (("report=last", "variant=last"), 2)])

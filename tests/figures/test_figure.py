@@ -139,6 +139,9 @@ def test_numbers_of_other_seeds_are_replaced_only_by_force(ask):
         ConflictError, match="has the seeds 1: give --seeds 1, or --force to replace it"
     ):
         figure.compute(ask("training-curves", None, ("full-ft",), (1, 2)))
+    first.csv.write_text("seed\n1\n2\n")
+    with pytest.raises(ConflictError, match="has the seeds 1,2"):
+        figure.compute(first)
     computed = figure.compute(ask("training-curves", None, ("full-ft",), (2,)), force=True)
     assert computed.equals(pd.read_csv(first.csv)) and {*computed["seed"]} == {2}
 
