@@ -13,7 +13,7 @@ from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from prepared_models import encoder_of, first_batch, logits_of, prepare
 from run_folders import run_folder
 from step_trace import TINY_SHAPE, gpu_config
-from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, random_encoder
+from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, OFTEN_TESTED_FAMILIES, random_encoder
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import (
@@ -321,7 +321,13 @@ def test_a_file_of_peft_is_a_method(hifi, data, encoders, tmp_path):
     assert answer.code == 2 and "target_modules: write a list" in answer.err
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=() if name in OFTEN_TESTED_FAMILIES else pytest.mark.slow)
+        for name in FAMILIES
+    ],
+)
 @pytest.mark.parametrize(
     ("method", "settings"),
     [

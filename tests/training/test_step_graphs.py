@@ -20,7 +20,7 @@ from step_trace import (
     new_trainer,
     tiny_bert,
 )
-from tiny_inputs import random_encoder, write_encoder
+from tiny_inputs import OFTEN_TESTED_FAMILIES, random_encoder, write_encoder
 
 from hifi_cli.errors import RecordingFailed, RunFailed
 from hifi_cli.models.families import FAMILIES
@@ -28,8 +28,6 @@ from hifi_cli.training import loop, step_graphs
 from hifi_cli.training.step_graphs import StepGraphs
 
 METHODS = ["full-ft", "hifi-layerwise", "lora"]
-# One with an obstacle, and three without: the usual encoder, one of mixed attention, a decoder.
-OFTEN_TESTED_FAMILIES = ("bert", "deberta-v2", "modernbert", "qwen3")
 
 
 @pytest.mark.parametrize("method", METHODS)
