@@ -58,7 +58,11 @@ def test_the_shade_of_a_curve_ends_where_its_score_ends():
     ]
     data = pd.DataFrame(rows, columns=columns).assign(method="lora", label="LoRA")
     with mpl.rc_context(SETTINGS):
-        ends = ends_of_shades(draw_curves(data))
+        figure = draw_curves(data)
+        ends = ends_of_shades(figure)
+    for ax in figure.axes:
+        word = "optimizer step" if "loss" in ax.get_title() else "epoch"
+        assert ax.get_xlabel().startswith(word)
     assert ends == {
         "RTE, accuracy [%]": (0, 100),
         "CoLA, matthews [%]": (-100, 51),

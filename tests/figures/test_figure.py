@@ -349,13 +349,13 @@ def test_the_words_below_a_picture_name_the_settings_that_it_shows():
 
 
 def test_the_words_below_a_picture_name_no_deviation_of_one_seed():
-    bars = pd.DataFrame({"task": "rte", "method": "lora", "pair": "a-b", "seed": [1, 2, 3]})
+    bars = pd.DataFrame({"task": "rte", "method": "lora", "pair": "a-b", "seed": [4, 5, 7]})
     assert explanation_of("ehft-1", bars).endswith(
         "Mean over 3 seeds; error bars: standard deviation."
     )
     assert explanation_of("ehft-1", bars[:1]) == "Models of the kept epoch. One seed."
     assert "stage1: the model after stage 1" in explanation_of("ehft-stages", bars)
-    points = pd.DataFrame({"task": "rte", "method": "lora", "x": [1, 1, 2], "seed": [1, 2, 1]})
+    points = pd.DataFrame({"task": "rte", "method": "lora", "x": [1, 1, 2], "seed": [4, 5, 4]})
     assert (
         explanation_of("hifi-6-k", points) == "Mean over 1 to 2 seeds; shade: standard deviation."
     )
