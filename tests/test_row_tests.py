@@ -72,3 +72,9 @@ def test_equal_models_have_p_1():
     # Each draw has as many rows as there are.
     assert {*drawn} == {10}
     assert (found.difference, found.interval, found.p) == (0.0, (0.0, 0.0), 1.0)
+
+
+def test_the_smallest_p_is_that_of_both_signs():
+    low, high = [mean_of(np.arange(10.0))], [mean_of(np.arange(10.0) + 5)]
+    for first, second in ((low, high), (high, low)):
+        assert bootstrap_difference(first, second, 10).p == 2 / 2001

@@ -44,7 +44,7 @@ def test_an_interval_ends_where_the_score_ends(hifi):
     found = conclusion_of(page_of(hifi("report --score best")))[TITLE]
     sentences = " ".join(sentence for of_task in found.values() for sentence in of_task)
     low, _ = stats.t.interval(0.95, 2, 83 + 1 / 3, stats.sem([61, 92, 97]))
-    assert f"95 % interval {low:.1f} to 100.0, 3 seeds" in sentences
+    assert f"Full-FT, 83.3 (95 % interval {low:.1f} to 100.0, 3 seeds" in sentences
     assert f"95 % interval {low - 90:.1f} to " in sentences
 
 
