@@ -101,6 +101,6 @@ def test_memory_that_is_not_a_runs_own_is_shown_nowhere(hifi):
         assert rows["lora"] is None
         (note,) = [note for note in table["notes"] if note.startswith("memory left out")]
         assert counted in note
-        assert ("(bitfit, lora)" in note) == ("bitfit" in rows)
+        assert ("(BitFit; LoRA)" in note) == ("bitfit" in rows)
     listed = hifi("ls runs --format csv").out
     assert "900" not in listed
