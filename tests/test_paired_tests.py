@@ -14,6 +14,7 @@ from hifi_cli.paired_tests import (
     repetition_limit,
     seeds_needed,
     seeds_that_reach,
+    shows_above,
     sign_flip_p,
 )
 
@@ -128,9 +129,20 @@ def test_a_false_difference_is_claimed_in_one_case_of_twenty_at_most(name, sprea
 
 def test_holms_correction():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    # An order that is not its own inverse.
+    assert holm([0.03, 0.01, 0.015]) == pytest.approx([0.03, 0.03, 0.03])
+    assert holm([0.03, 0.001, 0.01]) == pytest.approx([0.03, 0.003, 0.02])
     assert holm([0.7, 0.9]) == [1.0, 1.0]
     assert holm([0.02]) == [0.02]
     assert holm([]) == []
+
+
+def test_a_mean_is_above_a_bound_if_interval_and_test_say_so():
+    seven = [5.0, 5.1, 5.2, 5.3, 5.4, 5.5, 5.6]
+    assert shows_above([seven], 4.9)
+    assert not shows_above([seven], 5.7) and not shows_above([seven], 5.3)
+    # Five pairs have a p of 1/16 at best, and here the interval is above the bound.
+    assert mean_interval([seven[:5]])[0] > 4.9 and not shows_above([seven[:5]], 4.9)
 
 
 VALUES = [0.4, -0.3, 1.1, 0.2, 0.6, -0.1, 0.9, 0.35]
