@@ -369,6 +369,19 @@ def test_a_results_directory_that_is_not_there_is_said(hifi):
     assert "there is no directory" not in hifi("claims hifi/above-full-ft").err
 
 
+def test_the_command_about_one_claim_prints_it_from_the_same_runs(hifi):
+    for seed in (1, 2):
+        for method, score in (("hifi-layerwise", 0.6), ("full-ft", 0.5)):
+            write_run("other", method, "mrpc", seed, score, protocol="laptop", backbone="minilm")
+    answer = hifi("claims hifi --protocol laptop --results-dir other")
+    command = answer.out.partition("more about one of them: hifi ")[2].splitlines()[0]
+    about_one = hifi(command)
+    assert about_one.out.splitlines()[0].startswith(
+        "Claims of Gui & Xiao, ACL 2023 (HiFi) (protocol laptop,"
+    )
+    assert "+10.00" in about_one.out
+
+
 def test_claims_that_a_protocol_does_not_ask_are_named(hifi):
     write_run("results", "full-ft", "rte", 1, 0.5, protocol="laptop", backbone="minilm")
     answer = hifi("claims rankings --protocol laptop")

@@ -177,7 +177,7 @@ def table_of_verdicts(
         file: the claims.
         study: all runs.
         options: which epoch's score is meant, and which runs count.
-        given: protocol and backbone as options of the command that trains the claims' runs.
+        given: tasks, protocol and backbone as options of commands about these claims.
         data_option: `--data-dir` of the commands that are printed; empty: they have none.
 
     Returns:
@@ -189,7 +189,7 @@ def table_of_verdicts(
     shown = decided
     if len(decided) > 1:
         shown = [each for each in decided if each.decision.verdict != "not run"]
-    notes = _notes(name, decided)
+    notes = _notes(name, decided, [*given, *results_dir_option(study.directory)])
     is_any_decided = any(each.decision.verdict != "not run" for each in decided)
     if is_any_decided:
         notes.append(RULE)
@@ -403,12 +403,13 @@ def _missing(
 # --- what is said about claims
 
 
-def _notes(name: str, decided: Sequence[DecidedClaim]) -> list[str]:
+def _notes(name: str, decided: Sequence[DecidedClaim], options: Sequence[str]) -> list[str]:
     """Return the notes below the table: one on each claim, those that were not run together.
 
     Args:
         name: of the file, as the command line takes it.
         decided: all claims of the file.
+        options: those of the command that prints one of these claims from the same runs.
     """
     if len(decided) == 1:
         (only,) = decided
@@ -422,7 +423,8 @@ def _notes(name: str, decided: Sequence[DecidedClaim]) -> list[str]:
         else:
             notes.append(f"{each.name}: {_joined(_main_sentences(each))}")
     if notes:
-        notes.append(f"more about one of them: hifi claims {name}/{decided[0].name}")
+        command = command_line(["hifi", "claims", f"{name}/{decided[0].name}", *options])
+        notes.append(f"more about one of them: {command}")
     for why, names in not_run.items():
         because = f" ({why})" if why else ""
         notes.append(f"not run{because}: {', '.join(names)}")
