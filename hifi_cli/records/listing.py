@@ -1,7 +1,7 @@
 """All runs as a list: for `hifi ls runs` and for `hifi_cli.read_results`."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,10 @@ def read_results(
     frame = pd.DataFrame(rows)
     settings = [column for column in frame if column not in _COLUMNS]
     frame = frame.reindex(columns=[*_COLUMNS, *settings])
-    frame = frame.astype(dict.fromkeys(_WHOLE_NUMBERS, "Int64"))
+    # A setting that some runs lack would become one of fractions: r=8.0.
+    lacking = [column for column in settings if frame[column].isna().any()]
+    whole = [column for column in lacking if _has_whole_numbers(rows, column)]
+    frame = frame.astype(dict.fromkeys([*_WHOLE_NUMBERS, *whole], "Int64"))
     return frame.sort_values("path", ignore_index=True)
 
 
@@ -120,6 +123,13 @@ def _settings_and_metrics(run: dict[str, Any]) -> dict[str, Any]:
     for name, value in run["metrics"].items():
         listed[f"metrics.{name}"] = 100 * value
     return listed
+
+
+def _has_whole_numbers(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
+    """Return whether all values that rows have of a setting are whole numbers, and there are some."""
+    values = [row[column] for row in rows if row.get(column) is not None]
+    # A bool is an int in Python, and no number to a reader.
+    return bool(values) and all(type(value) is int for value in values)
 
 
 def _unfinished(study: Study) -> list[dict[str, Any]]:

@@ -1,11 +1,13 @@
 """Finding one's way: hifi ls and completion."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 from project_files import ROOT
+from synthetic_runs import write_run
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import HeadsConfig
@@ -129,3 +131,11 @@ def test_a_yaml_of_ones_own_is_no_unknown_name(hifi):
     answer = hifi("ls mine.yaml")
     assert answer.code == 2 and not answer.out
     assert "mine.yaml is a YAML of your own" in answer.err and "did you mean" not in answer.err
+
+
+def test_a_whole_setting_stays_whole_where_some_runs_lack_it(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.5)
+    write_run("results", "lora", "rte", 1, 0.5, keys={"settings": {"r": 8, "alpha": 0.5}})
+    full_ft, lora = json.loads(hifi("ls runs --format json").out)
+    assert (lora["settings.r"], lora["settings.alpha"]) == (8, 0.5)
+    assert isinstance(lora["settings.r"], int) and full_ft["settings.r"] is None
