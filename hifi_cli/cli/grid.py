@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -146,7 +147,7 @@ def grid(
         # Also after Ctrl-C: it says what is done, and how to repeat what failed.
         _print_summary(name, state, where, force=force)
     place = options.arguments(protocol=protocol, backbone=backbone, results_dir=results_dir)
-    command = command_line(["hifi", *_what_shows(spec), *place])
+    command = command_line(["hifi", *_what_shows(spec, cells), *place])
     logger.info(f"results are in {results_dir}; next: {command}")
     # A search may well try settings with which a run diverges.
     if state.failed or (state.diverged and not spec.is_search):
@@ -196,16 +197,19 @@ def _log_costs(state: GridState, *, jobs: int, on_site: bool) -> None:
         logger.info(f"{name:9} {text}")
 
 
-def _what_shows(spec: GridSpec) -> list[str]:
+def _what_shows(spec: GridSpec, cells: Sequence[GridCell]) -> list[str]:
     """Return the words of the command that shows a grid's results."""
     if spec.is_search:
         return ["table", "search"]
-    if spec.table:
-        return ["table", spec.table]
     if spec.figure:
         return ["figure", spec.figure]
     if spec.claims:
         return ["claims", spec.claims]
+    # Other tables leave variants out.
+    if any(cell.config.variant for cell in cells):
+        return ["table", "--by", "variant"]
+    if spec.table:
+        return ["table", spec.table]
     return ["table"]
 
 

@@ -151,6 +151,12 @@ def test_a_search_names_its_table(hifi):
     assert "next: hifi table search" in answer.err
 
 
+def test_a_grid_of_variants_names_the_table_that_shows_them(hifi):
+    for cell in cells("variant=mine", methods=["full-ft"]):
+        write_cell(cell, Path("results"))
+    assert "next: hifi table --by variant" in hifi("grid demo --methods full-ft variant=mine").err
+
+
 def test_the_usual_run_is_a_setting_of_its_search_and_no_second_time(tmp_path):
     """The demo's own learning rate and k are among those that its search tries: that cell is the usual run."""
     searched = cells(name="demo-search")
