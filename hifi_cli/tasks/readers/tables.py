@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from hifi_cli.tasks.source_rows import SourceRow
 # How cells are told apart, as arguments of Python's csv module.
 _TSV: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 _TSV_WITH_QUOTES: dict[str, Any] = {"delimiter": "\t", "strict": True}
+# A cell of a TSV file with its quotes, between which tabs and line ends may stand, and what ends it.
+_CELL_WITH_QUOTES = re.compile(r'("(?:[^"]|"")*"|[^\t\n]*)([\t\n])')
 
 
 def read_tsv(path: Path, header: list[str] | None, *, quotes: bool) -> Iterator[SourceRow]:
@@ -158,13 +161,21 @@ def tsv_quotes(path: Path) -> TsvQuotes:
     csv.writer(written, delimiter="\t", lineterminator="\n").writerows(rows)
     is_written_so = written.getvalue().strip("\n") == text
     has_equal_lengths = len({len(row) for row in rows}) == 1
-    enclose = has_equal_lengths and (is_written_so or _quotes_fill_columns(lines))
+    enclose = has_equal_lengths and (is_written_so or _quotes_fill_columns(text))
     return TsvQuotes(enclose, in_quotes)
 
 
-def _quotes_fill_columns(lines: list[list[str]]) -> bool:
+def _quotes_fill_columns(text: str) -> bool:
     """Return whether a cell below the header has quotes only where its whole column has."""
-    for column in zip(*lines[1:], strict=False):
+    rows: list[list[str]] = []
+    row: list[str] = []
+    for cell, end in _CELL_WITH_QUOTES.findall(f"{text}\n"):
+        row.append(cell)
+        if end == "\n":
+            rows.append(row)
+            row = []
+    rows = [row for row in rows if row != [""]]
+    for column in zip(*rows[1:], strict=False):
         has_quotes = {cell[:1] == '"' for cell in column}
         if len(has_quotes) > 1:
             return False
