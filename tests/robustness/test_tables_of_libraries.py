@@ -29,8 +29,9 @@ def path(tmp_path):
 
 
 def test_class_names_are_read_from_the_file(path):
+    # The space is no part of the name, as in every cell of a label.
     features = Features(
-        {"text": Value("string"), "label": ClassLabel(names=["negative", "neutral", "positive"])}
+        {"text": Value("string"), "label": ClassLabel(names=["negative", "neutral", " positive"])}
     )
     rows = {"text": TEXTS, "label": [2, 0] * 6}
     Dataset.from_dict(rows, features=features).to_parquet(path)

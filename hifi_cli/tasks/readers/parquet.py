@@ -8,6 +8,7 @@ from typing import Any
 from hifi_cli.errors import UsageError
 from hifi_cli.files import LFS_POINTER
 from hifi_cli.parquet_files import read_parquet
+from hifi_cli.tasks.labels import label_name
 from hifi_cli.tasks.readers.texts import PARQUET_MARK, POINTER_OF_LFS, Refused, content_of
 from hifi_cli.tasks.source_rows import SourceRow
 
@@ -69,7 +70,8 @@ def class_names_of(features: Mapping[str, Any]) -> dict[str, list[str]]:
         of_parts = getattr(feature, "feature", feature)
         names = getattr(of_parts, "names", None)
         if names:
-            found[column] = list(names)
+            # The cells of a label are read in the same way.
+            found[column] = [label_name(name) for name in names]
     return found
 
 
