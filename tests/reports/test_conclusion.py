@@ -24,6 +24,12 @@ def write_runs(seeds, tasks=("rte",), **shifts):
                 write_run("results", method.replace("_", "-"), task, seed, score + shift + spread)
 
 
+def seeds_of_compare(answer):
+    """How many seeds would show a difference, as `hifi compare` says."""
+    words = " ".join(answer.out.split())
+    return int(re.search(r"about (\d+) seeds would show one as large as now", words)[1])
+
+
 def test_the_highest_method_has_the_interval_of_its_seeds(hifi):
     write_runs(range(1, 8), bitfit=-0.1)
     write_run("results", "lora", "rte", 1, 0.5)
@@ -70,18 +76,32 @@ def test_differences_are_decided_as_compare_decides_them(hifi):
 
 
 def test_undecided_differences_say_how_many_seeds_would_show_them(hifi):
+    """Beyond those of the task with most of them, and at the level of one of two comparisons."""
+    for task, seeds in (("rte", 8), ("qnli", 10)):
+        for seed in range(1, seeds + 1):
+            write_run("results", "full-ft", task, seed, 0.6)
+            for method in ("bitfit", "lora"):
+                write_run("results", method, task, seed, 0.605 + (-1) ** seed * 0.01)
+    findings = conclusion_of(page_of(hifi("report")))[TITLE]
+    more = seeds_of_compare(hifi("compare full-ft bitfit lora")) - 10
+    assert findings["All tasks together, those that both methods have"] == [
+        "No difference is decided.",
+        f"Undecided against Full-FT: BitFit, LoRA (about {more} more seeds).",
+    ]
+
+
+def test_a_difference_that_the_test_alone_shows_lacks_no_pairs(hifi):
+    """Holm asks the second of two comparisons for six pairs, and seven would suit both."""
     for seed in range(1, 9):
         write_run("results", "full-ft", "rte", seed, 0.6)
-        write_run("results", "lora", "rte", seed, 0.605 + (-1) ** seed * 0.01)
+        write_run("results", "bitfit", "rte", seed, 0.5 + seed / 1000)
+    for seed, score in enumerate((0.63, 0.602, 0.603, 0.604, 0.605, 0.606), start=1):
+        write_run("results", "lora", "rte", seed, score)
     (sentences,) = conclusion_of(page_of(hifi("report")))[TITLE].values()
-    answer = hifi("compare lora full-ft")
-    words = " ".join(answer.out.split())
-    total = re.search(r"about (\d+) seeds would show one as large as now", words)[1]
-    more = int(total) - 8
-    assert sentences[1:] == [
-        "No difference is decided.",
-        f"Undecided against Full-FT: LoRA (about {more} more seeds).",
-    ]
+    answer = hifi("compare full-ft bitfit lora")
+    assert "the sign-flip test has p = 0.031, but the interval includes 0" in answer.out
+    more = seeds_of_compare(answer) - 6
+    assert sentences[2] == f"Undecided against Full-FT: LoRA (about {more} more seeds)."
 
 
 def test_collapsed_runs_have_no_highest_mean_and_ask_for_no_seeds(hifi):
