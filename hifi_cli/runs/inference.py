@@ -222,7 +222,11 @@ def _records(task: TaskSpec, path: Path) -> Iterator[SourceRow]:
     if of_file.numbers_columns:
         # Such a file has no line of column names.
         header = task.inputs
-    has_quotes = of_file.may_have_quotes and task.local.quotes
+    has_quotes = task.local.quotes
+    if has_quotes is None:
+        # The training rows have no such cell, or are no TSV.
+        quotes = file_formats.quotes_of(path)
+        has_quotes = quotes is not None and quotes.enclose_cells
     return file_formats.read(path, of_file.name, header, quotes=has_quotes)
 
 

@@ -1,6 +1,7 @@
 """The table of file formats. A new one is an entry of it, with a reader."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -9,7 +10,7 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks.readers.conll import read_conll
 from hifi_cli.tasks.readers.json_files import read_jsonl, read_multirc, read_record, read_squad
 from hifi_cli.tasks.readers.parquet import parquet_class_names, read_parquet_file
-from hifi_cli.tasks.readers.tables import read_csv, read_tsv
+from hifi_cli.tasks.readers.tables import TsvQuotes, read_csv, read_tsv, tsv_quotes
 from hifi_cli.tasks.readers.texts import Refused
 from hifi_cli.tasks.source_rows import SourceRow
 
@@ -44,7 +45,8 @@ class FileFormat:
             only the YAML of a task names.
         separator: what stands between cells, as people call it; empty: the format has no lines of
             cells.
-        may_have_quotes: whether a file shows or a user says that cells stand in quotes.
+        quotes_of: returns what the quotes of a file are, None if no cell begins with one; None for
+            formats in which nobody need ask.
         numbers_columns: whether a file has no names of columns; they are the numbers from 1.
         class_names: returns the names of class indices that a file has, by column; None if no file
             of the format has any.
@@ -54,14 +56,14 @@ class FileFormat:
     read: Read
     suffixes: tuple[str, ...] = ()
     separator: str = ""
-    may_have_quotes: bool = False
+    quotes_of: Callable[[Path], TsvQuotes | None] | None = None
     numbers_columns: bool = False
     class_names: Callable[[Path], dict[str, list[str]]] | None = None
 
 
 _FORMATS = [
     FileFormat("csv", read_csv, (".csv",), separator="commas"),
-    FileFormat("tsv", read_tsv, (".tsv",), separator="tabs", may_have_quotes=True),
+    FileFormat("tsv", read_tsv, (".tsv",), separator="tabs", quotes_of=tsv_quotes),
     FileFormat("jsonl", read_jsonl, (".jsonl", ".json")),
     FileFormat("parquet", read_parquet_file, (".parquet",), class_names=parquet_class_names),
     FileFormat("conll", read_conll, (".conll", ".conllu"), numbers_columns=True),
@@ -116,10 +118,30 @@ def read(
         MissingError: no such file.
         UsageError: the file is malformed; the message names the line.
     """
+    with _refusals_name(path):
+        yield from _without_empty_end(FORMATS[reader].read(path, header, quotes=quotes))
+
+
+def quotes_of(path: Path) -> TsvQuotes | None:
+    """Return what the quotes of a file are; None: no cell begins with one, or they are no question.
+
+    Raises:
+        MissingError, UsageError: see `read`.
+    """
+    find = format_of(path).quotes_of
+    if find is None:
+        return None
+    with _refusals_name(path):
+        return find(path)
+
+
+@contextmanager
+def _refusals_name(path: Path) -> Iterator[None]:
+    """Add the name of a file to the refusals of its reader; refuse one that is not there."""
     if not path.exists():
         raise MissingError(f"no file {path}")
     try:
-        yield from _without_empty_end(FORMATS[reader].read(path, header, quotes=quotes))
+        yield
     except Refused as error:
         raise UsageError(f"{path}{error}") from None
     except UsageError as error:

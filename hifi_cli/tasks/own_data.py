@@ -21,11 +21,11 @@ from hifi_cli.tasks.file_formats import (
     FileFormat,
     format_of,
     is_data_file,
+    quotes_of,
     read,
     suffixes_in_words,
 )
 from hifi_cli.tasks.readers.parquet import class_names_of
-from hifi_cli.tasks.readers.tables import tsv_quotes
 from hifi_cli.tasks.recognition import (
     Columns,
     FoundLabels,
@@ -281,7 +281,7 @@ def _read_file(source: str, options: DataOptions) -> _Data:
     formats = {split: format_of(file) for split, file in paths.items()}
     of_train = formats["train"]
     has_quotes, notes = _quotes(paths, options)
-    records = list(read(path, of_train.name, quotes=has_quotes))
+    records = list(read(path, of_train.name, quotes=bool(has_quotes)))
 
     directory = path.resolve().parent
     files = {}
@@ -299,8 +299,8 @@ def _read_file(source: str, options: DataOptions) -> _Data:
             other_readers[split] = format_.name
     if other_readers:
         local["readers"] = other_readers
-    if has_quotes:
-        local["quotes"] = True
+    if has_quotes is not None:
+        local["quotes"] = has_quotes
     names = {}
     if of_train.class_names is not None:
         names = of_train.class_names(path)
@@ -341,22 +341,26 @@ def _name_of(path: Path) -> str:
     return name
 
 
-def _quotes(paths: dict[str, Path], options: DataOptions) -> tuple[bool, list[str]]:
-    """Return whether quotes enclose the cells of the files, and what is said about it."""
-    doubtful = []
+def _quotes(paths: dict[str, Path], options: DataOptions) -> tuple[bool | None, list[str]]:
+    """Return whether quotes enclose the cells of the files, and what is said about it.
+
+    The first file with a cell that begins with a quote decides. None: there is no such cell.
+    """
+    if options.quotes is not None:
+        return options.quotes, []
     for path in paths.values():
-        if path.is_file() and format_of(path).may_have_quotes:
-            doubtful.append(path)
-    if not doubtful or options.quotes is not None:
-        return bool(options.quotes), []
-    quotes = tsv_quotes(doubtful[0])
-    if quotes.enclose_cells:
-        return True, ["the quotes around cells are removed; quotes=false keeps them as text"]
-    if quotes.cells:
-        return False, [
-            f"{quotes.cells} cells stand in quotes, which are text; quotes=true removes them"
-        ]
-    return False, []
+        quotes = quotes_of(path)
+        if quotes is None:
+            continue
+        if quotes.enclose_cells:
+            return True, ["the quotes around cells are removed; quotes=false keeps them as text"]
+        notes = []
+        if quotes.cells:
+            notes.append(
+                f"{quotes.cells} cells stand in quotes, which are text; quotes=true removes them"
+            )
+        return False, notes
+    return None, []
 
 
 def _read_hub(source: str, options: DataOptions) -> _Data:

@@ -269,7 +269,7 @@ def _load_files(spec: TaskSpec, directory: Path) -> TaskData:
         if not labelled and not FORMATS[reader].numbers_columns:
             # Test files have a header line, although those of CoLA with labels have none.
             header = None
-        records = read(path, reader, header, quotes=spec.local.quotes)
+        records = read(path, reader, header, quotes=bool(spec.local.quotes))
         # A file may hold the rows of several splits.
         of_split = _with_values(records, spec.local.only.get(split, {}))
         splits[split] = parse_rows(spec, of_split, spec.local, str(path), labelled=labelled)

@@ -89,8 +89,9 @@ class LocalFiles(Source):
     """File format; see `hifi_cli.tasks.file_formats`."""
     readers: dict[Split, Reader] = {}
     """File format of the splits that have another one."""
-    quotes: bool = False
-    """TSV: cells may stand in quotes, in which a quote is written twice."""
+    quotes: bool | None = None
+    """TSV: whether cells may stand in quotes, in which a quote is written twice. None: they do not, and
+    rows to predict are read as their own file shows."""
     header: list[str] | None = None
     """Column names of TSV and CSV files that have no header line, and of CoNLL files."""
     generated: Literal["demo"] | None = None

@@ -196,6 +196,19 @@ def test_an_empty_row_is_left_out_at_the_end_and_refused_before(tmp_path, name, 
         read(task, path)
 
 
+@pytest.mark.parametrize(
+    ("of_training", "text"), [(None, 'a "b"'), (True, 'a "b"'), (False, '"a ""b"""')]
+)
+def test_quotes_of_a_tsv_are_as_in_training_or_else_as_its_own_file_shows(
+    tmp_path, of_training, text
+):
+    task, path = task_spec.load("qqp").model_copy(update={"id": None}), tmp_path / "new.tsv"
+    local = task.local.model_copy(update={"quotes": of_training})
+    path.write_text('question1\tquestion2\n"a ""b"""\tc\n')
+    rows = read(task.model_copy(update={"local": local}), path)
+    assert [row.sequences[0] for row in rows] == [(text, "c")]
+
+
 def test_an_empty_row_at_the_end_is_in_no_csv_of_predictions(trained, hifi, tmp_path):
     run, pairs, _ = trained
     table = pd.DataFrame(pairs[:3], columns=["sentence1", "sentence2"])

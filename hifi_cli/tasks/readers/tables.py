@@ -132,8 +132,8 @@ class TsvQuotes:
     cells: int
 
 
-def tsv_quotes(path: Path) -> TsvQuotes:
-    """Find out whether the quotes of a TSV file enclose its cells.
+def tsv_quotes(path: Path) -> TsvQuotes | None:
+    """Find out whether the quotes of a TSV file enclose its cells; None: no cell begins with one.
 
     They do if the file with its quotes is what Python's csv module writes for the cells, or if
     below the header every cell of some columns stands in quotes and no cell of others does.
@@ -141,14 +141,14 @@ def tsv_quotes(path: Path) -> TsvQuotes:
     text = text_of(path).strip("\n")
     if text.partition("\n")[0].count("\t") >= MAX_COLUMNS:
         # Reading refuses the file.
-        return TsvQuotes(False, 0)
+        return None
     # The cells, with their quotes as text.
     lines = [line.split("\t") for line in text.split("\n") if line]
     with_quote: list[str] = []
     for line in lines:
         with_quote += [cell for cell in line if cell.startswith('"')]
     if not with_quote:
-        return TsvQuotes(False, 0)
+        return None
     in_quotes = sum(len(cell) > 1 and cell.endswith('"') for cell in with_quote)
     try:
         parsed = csv.reader(io.StringIO(text, newline="\n"), **_TSV_WITH_QUOTES)
