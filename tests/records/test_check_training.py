@@ -304,6 +304,102 @@ def test_an_edit_is_found(stored, name):
     assert any(said in problem for problem in findings[path]), findings
 
 
+def in_epoch(number, **keys):
+    return lambda record: record["epoch_metrics"][number - 1].update(keys)
+
+
+def moved_count(which):
+    """An edit that counts one row of a class under another one."""
+
+    def edit(record):
+        counts = record["classes"][which]
+        counts["contradiction"] += 1
+        counts["entailment"] -= 1
+
+    return edit
+
+
+def renumbered_epochs(record):
+    for line in record["epoch_metrics"]:
+        line["epoch"] += 1
+
+
+def unchanged(record):
+    """No edit: a further sentence about the one before."""
+
+
+# Edits of one record, none of which hides another one.
+FOUND_TOGETHER = {
+    "repeated and counted": [
+        # First, as it computes the hashes.
+        (with_config(start_from=CB.format(5)), f"start_from is {CB.format(5)}, and started_from"),
+        (at("setting_hash", value="0" * 16), "setting_hash is not that of its configuration"),
+        (at("limit", value=500), "limit is 500, and in its configuration None"),
+        (at("report", value="last"), "report is last, and in its configuration best"),
+        (
+            at("gradient_accumulation_steps", value=9),
+            "gradient_accumulation_steps is 9, and in its configuration 1",
+        ),
+        (at("wall_s", value=-1.0), "wall_s is -1"),
+        (at("truncated", "train", value=251), "truncated.train is 251 of 250 rows"),
+        (at("truncated", "reported", value=-1), "truncated.reported is -1 of 56 rows"),
+        (at("params", "stored_bytes", value=7), "stored numbers do not have 7 bytes"),
+        (at("delta_bytes", value=5), "delta_bytes is 5, and stored_bytes 7"),
+        (at("epochs", "max", value=None), "epochs.max is None, and by its configuration"),
+        (first_process(threads=3), "provenance.threads is "),
+        (first_process(processes=0), " 0 processes and"),
+        (first_process(first_step=2), "processes do not train each step once, from 1 on"),
+        (first_process(repeated_steps=-1), "process 1 repeated -1 of 479 steps"),
+        (moved_count("labels"), "other numbers of rows than its predictions (by label)"),
+        (moved_count("predicted"), "other numbers of rows than its predictions (by prediction)"),
+    ],
+    "lower scores": [
+        (at("scores", "last", value=0.1), "last is 0.1000, and by its epoch metrics"),
+        (at("metrics", "accuracy", value=0.1), "accuracy is 0.1000, and by its predictions"),
+        (at("metrics", "f1_macro", value=-3.0), "f1_macro -3 is outside its range"),
+        (in_epoch(2, f1_macro=1.5), "epoch 2: f1_macro 1.5 is outside its range"),
+        (at("n_examples", "reported", value=40), "has predictions of 56 of 40 rows (n_examples)"),
+        (at("n_examples", "train", value=-1), "n_examples.train is -1"),
+    ],
+    "another metric than the primary one": [
+        (at("metrics", "f1_macro", value=0.99), "f1_macro is 0.9900, and by its predictions"),
+        (unchanged, " in the metrics of its epoch"),
+        (at("epochs", "last", value=14), "epochs: 15 in all and 14 as the last"),
+        (first_process(seconds=10**6), "and its processes trained for 1000000.0 s"),
+    ],
+    "a later epoch that was better": [
+        (at("epochs", "best", value=1), "epoch 1 is the best, and epoch "),
+        (at("epochs", "total", value=16), "epochs: 16 in all and 15 as the last"),
+    ],
+    "numbers of epochs": [(renumbered_epochs, "has metrics of 15 epochs, and its configuration")],
+    "a limit of train rows": [(with_config(limit=100), "limit is 100, and n_examples exceeds it")],
+    "a limit of reported rows": [
+        (
+            both(with_config(limit=50), at("n_examples", "train", value=50)),
+            "limit is 50, and n_examples exceeds it",
+        ),
+    ],
+    "a run that is said to have diverged": [
+        (
+            at("status", value="diverged"),
+            "is diverged, and has scores and epochs and metrics and classes",
+        ),
+        (unchanged, " and time_s and delta_sha256 and delta_bytes"),
+        (unchanged, "is diverged, and has metrics of all 15 epochs"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FOUND_TOGETHER)
+def test_edits_that_stand_together_are_all_found(stored, name):
+    edits = [edit for edit, _ in FOUND_TOGETHER[name]]
+    problems = checked(stored, both(*edits), RUN).findings[RUN]
+    lacking = [
+        said for _, said in FOUND_TOGETHER[name] if not any(said in problem for problem in problems)
+    ]
+    assert lacking == [], problems
+
+
 def test_a_search_without_its_selecting_scores_is_found(stored):
     def edit(records, predictions):
         for line in records[SEARCH]["epoch_metrics"]:
@@ -350,17 +446,25 @@ def test_the_methods_with_several_stages_are_those_whose_class_has_them():
     assert several == IN_STAGES
 
 
-def test_a_selecting_score_below_its_range_is_found(stored):
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (-7.0, "selection -7 is outside its range"),
+        (1.5, "selection 1.5 is outside its range"),
+        (float("nan"), "has selection nan, which is no score"),
+    ],
+)
+def test_a_selecting_score_outside_of_its_range_is_found(stored, value, said):
     def edit(records, predictions):
         record = records[SEARCH]
         lines = [
             line for line in record["epoch_metrics"] if line["epoch"] != record["epochs"]["best"]
         ]
-        lines[0]["selection"] = -7.0
+        lines[0]["selection"] = value
         return predictions
 
-    (problem,) = checked(stored, edit, None).findings[SEARCH]
-    assert problem.endswith("selection -7 is outside its range")
+    problems = checked(stored, edit, None).findings[SEARCH]
+    assert any(problem.endswith(said) for problem in problems), problems
 
 
 @pytest.mark.parametrize("file", ["predictions", "run"])
