@@ -216,6 +216,7 @@ CASES = {
     "tsv-quoted-line-ends": Case("a.tsv", 'text\tlabel\n"a cow\nslept"\ta\n' + "".join(f"{text_of(row)}\tb\n" for row in range(9)), first=(("a cow\nslept",), "a"), rows=10),
     "tsv-all-quoted": Case("a.tsv", "text\tlabel\n" + "".join(f'"{text_of(row)}"\t{row % 2}\n' for row in range(9)), first=((text_of(0),), "0")),
     "tsv-all-quoted-line-ends": Case("a.tsv", '"text"\t"label"\n' + "".join(f'"{text_of(row)}\tand\nmore"\t"{row % 2}"\n' for row in range(9)), first=((f"{text_of(0)}\tand\nmore",), "0"), says="the quotes around cells are removed"),
+    "tsv-quotes-but-for-numbers": Case("a.tsv", '"text"\t"label"\n' + "".join(f'"{text_of(row)}"\t{row % 2}\n' for row in range(9)) + '"a"\t""\n', ["skip_incomplete=true"], first=((text_of(0),), "0"), rows=9),
     "tsv-quotes-of-the-text": Case("a.tsv", 'text\tlabel\n"No way"\ta\n"Stop" she said\tb\n' + "".join(f"{text_of(row)}\ta\n" for row in range(9)), first=(('"No way"',), "a"), says="1 cells stand in quotes, which are text; quotes=true removes them"),
     "tsv-quotes-of-validation": Case("train.tsv", table("text\tlabel", "a", "b", separator="\t"), ["validation=dev.tsv"], rows=30, says="the quotes around cells are removed", others={"dev.tsv": 'text\tlabel\n"a cow\nslept"\ta\n"x ""y"""\tb\n'}),
     "tsv-quotes-kept": Case("a.tsv", 'text\tlabel\n"a ""b"""\ta\n' + "".join(f"{text_of(row)}\tb\n" for row in range(9)), ["quotes=false"], first=(('"a ""b"""',), "a")),

@@ -176,7 +176,8 @@ def _quotes_fill_columns(text: str) -> bool:
             row = []
     rows = [row for row in rows if row != [""]]
     for column in zip(*rows[1:], strict=False):
-        has_quotes = {cell[:1] == '"' for cell in column}
+        # Programs that quote all but numbers write an empty number in quotes.
+        has_quotes = {cell[:1] == '"' for cell in column if cell != '""'}
         if len(has_quotes) > 1:
             return False
     return True
