@@ -185,6 +185,7 @@ def test_a_note_that_all_tables_of_a_command_have_stands_once(hifi):
         for text in shared:
             assert printed.count(text) == 1 and f"all tables: {text}" in printed
         assert all(text in printed for text in own)
+        assert not any(f"all tables: {text}" in printed for text in own)
     latex = hifi("table --format tex").out
     assert latex.count("chosen on the same rows") == 2 and "all tables" not in latex
 
