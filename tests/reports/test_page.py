@@ -320,8 +320,12 @@ def test_the_page_names_its_command_without_directories_of_the_machine(hifi, tmp
 
 def test_the_date_is_that_of_the_newest_run(hifi):
     text = "The records of these runs have no date."
-    write_run("results", "full-ft", "rte", 1, 0.5)
-    assert text in page_of(hifi("report"))
+    run = write_run("results", "full-ft", "rte", 1, 0.5)
+    page = page_of(hifi("report"))
+    assert text in page
+    # The score of each choice of an epoch, the number of epochs, and the encoder's digest.
+    cells = ["done", "accuracy", "50.00%", "50.00%", "50.00%", "3", "w"]
+    assert cells_of(page, str(run.relative_to("results"))) == cells
     dates = {
         2: "2026-03-01T23:30:00-02:00",
         3: "2026-03-02T01:00:00+00:00",
