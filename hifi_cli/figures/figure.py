@@ -36,7 +36,7 @@ from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import GridSpec
 from hifi_cli.methods.find import values_of
-from hifi_cli.records.figure_runs import FigureRun, file_beside, write_beside
+from hifi_cli.records.figure_runs import FigureRun, file_beside, read_numbers, write_beside
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.stored import is_packed
@@ -312,7 +312,7 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
     """
     csv = request.csv
     if csv.is_file() and not force and not request.kind.shows_finished_runs:
-        data = _read_numbers(csv)
+        data = read_numbers(csv)
         # Numbers of other seeds are not replaced unasked: they may have taken hours.
         if "seed" in data and set(data["seed"]) != set(request.spec.seeds):
             seeds = ",".join(map(str, sorted(set(data["seed"]))))
@@ -334,13 +334,7 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
     shutil.rmtree(request.parts, ignore_errors=True)
     logger.info(f"numbers: {csv}")
     # The picture shows what is stored.
-    return _read_numbers(csv)
-
-
-def _read_numbers(csv: Path) -> pd.DataFrame:
-    """Read a figure's numbers; only an empty cell is missing."""
-    # By default pandas takes words such as None and NA, which a class may be called, as missing.
-    return pd.read_csv(csv, keep_default_na=False, na_values=[""])
+    return read_numbers(csv)
 
 
 def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:

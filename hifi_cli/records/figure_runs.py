@@ -8,6 +8,8 @@ runs have a file of their own, which names the bytes of the CSV that it belongs 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pandas as pd
+
 from hifi_cli.digests import file_digest
 from hifi_cli.records.record import Record, RunResult, StoredFile, labelled_splits
 
@@ -49,6 +51,12 @@ class FigureRun(Record):
             draws=result.draws,
             delta_sha256=result.delta_sha256,
         )
+
+
+def read_numbers(csv: Path) -> pd.DataFrame:
+    """Read the numbers of a figure; only an empty cell is missing."""
+    # By default pandas takes words such as None and NA, which a class may be called, as missing.
+    return pd.read_csv(csv, keep_default_na=False, na_values=[""])
 
 
 class FigureRuns(StoredFile):

@@ -13,6 +13,7 @@ from hifi_cli.config import figure_spec, registry
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.paired_tests import Floats
+from hifi_cli.records.figure_runs import read_numbers
 from hifi_cli.records.study import Study
 from hifi_cli.reports.claims.spec import (
     Claim,
@@ -437,7 +438,7 @@ def evidence_of_figure(
     path = figure.csv(study.directory)
     if not path.is_file():
         return [Evidence(claim.figure, {})]
-    frame = pd.read_csv(path)
+    frame = read_numbers(path)
     if tasks:
         frame = frame[frame["task"].isin(tasks)]
     numbers = _reduced(frame, claim, claim.rows)
