@@ -1,8 +1,7 @@
 """`hifi eval`: trained models evaluated again."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -14,7 +13,7 @@ from hifi_cli.tasks.submission import pack
 from hifi_cli.text import abbreviate, format_number
 
 if TYPE_CHECKING:
-    from hifi_cli.runs.inference import Evaluation
+    from hifi_cli.runs.inference import Evaluation, PredictedSplits
 
 Result = TypeVar("Result")
 
@@ -52,55 +51,77 @@ def evaluate(
     if submission and split == "validation":
         raise UsageError("--submission requires test predictions: add --split test")
     workspace = Workspace(results_dir, data_dir, backbone, trust)
-    failed: dict[Path, HifiError] = {}
     if split == "test":
         predict = partial(inference.predict_test, workspace=workspace, submission_dir=submission)
-        predicted = list(_of_each(predict, run_dirs, failed))
-        files = list(chain.from_iterable(run.files for run in predicted))
-        if submission:
-            benchmarks = {run.benchmark for run in predicted if run.benchmark}
-            files += [pack(benchmark, submission) for benchmark in sorted(benchmarks)]
+        predicted, failed = _attempt_each(predict, run_dirs)
+        _print_files(predicted, submission, format)
+    else:
+
+        def evaluate_run(path: Path) -> "Evaluation":
+            evaluation = inference.evaluate(path, workspace)
+            # Each run is printed as it comes: an evaluation may take minutes.
+            if format == "text":
+                _print_evaluation(evaluation)
+            return evaluation
+
+        evaluations, failed = _attempt_each(evaluate_run, run_dirs)
         if format == "json":
-            options.print_json([{"path": path} for path in files])
-        elif files:
-            print(*files, sep="\n")
-        return _refuse_failed(failed, len(run_dirs))
-    evaluations: list[Evaluation] = []
-    evaluate_run = partial(inference.evaluate, workspace=workspace)
-    for evaluation in _of_each(evaluate_run, run_dirs, failed):
-        evaluations.append(evaluation)
-        if format == "text":
-            _print_evaluation(evaluation)
-    if format == "json":
-        options.print_json(evaluations)
-    # Last, so that one run that differs or fails does not hide the others.
-    _refuse_differing(evaluations)
+            options.print_json(evaluations)
+        # Last, so that one run that differs or fails does not hide the others.
+        _refuse_differing(evaluations)
     _refuse_failed(failed, len(run_dirs))
 
 
-def _of_each(
-    function: Callable[[Path], Result], run_dirs: Sequence[Path], failed: dict[Path, HifiError]
-) -> Iterator[Result]:
-    """Yield what a function returns for each of several runs; a run that fails is named.
+def _attempt_each(
+    function: Callable[[Path], Result], run_dirs: Sequence[Path]
+) -> tuple[list[Result], dict[Path, HifiError]]:
+    """Call a function for each of several runs; a run that fails is named, and the others go on.
 
     Args:
         function: takes the directory of a run.
         run_dirs: the runs.
-        failed: gets the error of each run that fails.
+
+    Returns:
+        The results, and the error of each run that failed.
 
     Raises:
         HifiError: a run fails that is the only one.
     """
+    results = []
+    failed = {}
     for path in run_dirs:
         try:
-            result = function(path)
+            results.append(function(path))
         except HifiError as error:
             if len(run_dirs) == 1:
                 raise
             logger.warning(f"{path} is left out: {error}")
             failed[path] = error
-        else:
-            yield result
+    return results, failed
+
+
+def _print_files(
+    predicted: Sequence["PredictedSplits"],
+    submission: Path | None,
+    format: options.OutputFormat,  # noqa: A002
+) -> None:
+    """Print the files of predictions, and pack those for the benchmarks' servers.
+
+    Args:
+        predicted: the predictions of each run.
+        submission: where the files for the servers are; None: there are none.
+        format: of the output.
+    """
+    files: list[Path] = []
+    for run in predicted:
+        files += run.files
+    if submission:
+        benchmarks = {run.benchmark for run in predicted if run.benchmark}
+        files += [pack(benchmark, submission) for benchmark in sorted(benchmarks)]
+    if format == "json":
+        options.print_json([{"path": path} for path in files])
+    elif files:
+        print(*files, sep="\n")
 
 
 def _refuse_failed(failed: Mapping[Path, HifiError], count: int) -> None:
@@ -113,9 +134,11 @@ def _refuse_failed(failed: Mapping[Path, HifiError], count: int) -> None:
     Raises:
         HifiError: there is one.
     """
-    for error in failed.values():
-        names = abbreviate([str(path) for path in failed])
-        raise type(error)(f"{len(failed)} of {count} runs could not be evaluated: {names}")
+    if not failed:
+        return
+    first = next(iter(failed.values()))
+    names = abbreviate([str(path) for path in failed])
+    raise type(first)(f"{len(failed)} of {count} runs could not be evaluated: {names}")
 
 
 def _refuse_differing(evaluations: Sequence["Evaluation"]) -> None:
