@@ -541,8 +541,7 @@ class Study:
             command = command_line(["hifi", "table", "search", *place])
             others = f" but {len(self.runs)} of searches: {command}"
         elif self.damaged:
-            # The directory is an argument of this command.
-            command = command_line(["hifi", "results", "check", *place[1:]])
+            command = command_line(["hifi", "results", "check", str(self.directory)])
             others = f" but {counted_noun(len(self.damaged), 'damaged one')}: {command}"
         elif begun := begun_runs(self.directory):
             command = command_line(["hifi", "ls", "runs", *place])

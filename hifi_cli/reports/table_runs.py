@@ -12,6 +12,9 @@ from hifi_cli.records.stored import command_for_new_runs
 from hifi_cli.records.study import Study
 from hifi_cli.text import counted_noun
 
+# How a reader finds the runs that tables leave out.
+_SHOWS_VARIANTS = "hifi table search, or --by variant"
+
 
 def table_keys(runs: pd.DataFrame) -> pd.DataFrame:
     """Return protocol, backbone and shots of each run, as words.
@@ -140,10 +143,13 @@ def _how_to_make_runs(
         return "hifi table --by variant shows those that there are"
     given = {}
     # The others may be of several protocols, of which the user has to choose one.
-    for key, values in table_keys(runs).assign(method=runs["method"]).items():
+    settings = table_keys(runs).assign(method=runs["method"])
+    for key, values in settings.items():
         if values.nunique() == 1:
             given[key] = values.iloc[0]
-    given |= {key: value for key, value in keys.items() if value}
+    for key, value in keys.items():
+        if value:
+            given[key] = value
     given[by] = name
     on_tasks = ",".join(map(argument_of, tasks or sorted(set(runs["task"]))))
     words = ["hifi", "train", "--task", on_tasks or "TASK"]
@@ -172,7 +178,7 @@ def note_on_variants(study: Study, shots: str, **shown: Collection[Any] | None) 
     if not count:
         return []
     which = counted_noun(count, "run")
-    return [f"{which} of searches and other variants left out (hifi table search, or --by variant)"]
+    return [f"{which} of searches and other variants left out ({_SHOWS_VARIANTS})"]
 
 
 def notes_on_variants_alone(study: Study, tasks: Sequence[str], **keys: str | None) -> list[str]:
@@ -195,5 +201,5 @@ def notes_on_variants_alone(study: Study, tasks: Sequence[str], **keys: str | No
         if setting not in with_table:
             words = setting_in_words(dict(zip(of_variants.columns, setting, strict=True)))
             which = f"{counted_noun(count, 'run')} of searches and other variants"
-            notes.append(f"no table of {words}: {which} (hifi table search, or --by variant)")
+            notes.append(f"no table of {words}: {which} ({_SHOWS_VARIANTS})")
     return notes
