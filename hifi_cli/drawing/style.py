@@ -64,9 +64,9 @@ SETTINGS: dict[Any, Any] = {
 
 
 def with_own_tasks(data: Frame, tasks: Iterable[str]) -> Frame:
-    """Return numbers whose column `task` has the files of the user's own tasks, and so their labels.
+    """Return numbers in which the user's own tasks carry their files, from which labels are read.
 
-    A CSV has names alone, and so has a column of texts.
+    A CSV has plain names.
 
     Args:
         data: has a column `task`.
@@ -74,6 +74,7 @@ def with_own_tasks(data: Frame, tasks: Iterable[str]) -> Frame:
     """
     by_name = {str(task): task for task in tasks if own_file(task)}
     names = [by_name.get(name, name) for name in data["task"]]
+    # A column of texts would keep the plain names alone.
     return data.assign(task=pd.Series(names, data.index, dtype=object))
 
 

@@ -109,7 +109,8 @@ class FigureRequest:
         kind: the kind of figure, with the YAML's settings.
         csv: the file of its numbers.
         rests_on: the runs that its numbers were computed from so far, each once.
-        task_names: of the finished ones; the user's own tasks carry the copies that runs keep.
+        task_names: the tasks of the finished runs so far; one of the user's own carries the path of the
+            copy that its run keeps.
     """
 
     spec: FigureSpec

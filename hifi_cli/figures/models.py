@@ -367,7 +367,7 @@ class TrajectoryRecorder(Callback):
     def _distance(self, trainer: Trainer) -> float:
         """Compute the Euclidean distance of the backbone's weights from the pretrained ones.
 
-        What no pretrained weight can hold, as an adapter's weights, does not count.
+        Weights that have no place in the pretrained model, such as an adapter's, do not count.
         """
         task_head = trainer.encoder.task_head
         weights = dict(self._plain_model(trainer).named_parameters())
@@ -384,8 +384,8 @@ class TrajectoryRecorder(Callback):
         method = trainer.stage.method
         if not has_modules or not method.mergeable:
             return trainer.model
-        # The training goes on with the modules. A copy takes memory, which the other methods need
-        # not have.
+        # The training goes on with the modules, so a copy is merged. It takes memory, and is made only
+        # where the method has such modules.
         encoder = copy.deepcopy(trainer.encoder)
         method.merge(encoder)
         return encoder.model

@@ -149,8 +149,8 @@ def _labels(runs: ComparableRuns, methods: Iterable[str]) -> str:
 def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
     """Compute the costs of methods.
 
-    Time, memory and stored bytes are ratios to Full-FT's on the same task with as many training
-    rows, device and number of threads; all are means over tasks.
+    Time, memory and stored bytes are ratios to Full-FT's on the same task, device and number of
+    threads, with as many training rows; all are means over tasks.
 
     Args:
         runs: rows of `Study.runs`.

@@ -224,7 +224,7 @@ def _records(task: TaskSpec, path: Path) -> Iterator[SourceRow]:
         header = task.inputs
     has_quotes = task.local.quotes
     if has_quotes is None:
-        # The training rows have no such cell, or are no TSV.
+        # No cell of the training files begins with a quote: the new file shows what its own mean.
         quotes = file_formats.quotes_of(path)
         has_quotes = quotes is not None and quotes.enclose_cells
     return file_formats.read(path, of_file.name, header, quotes=has_quotes)
