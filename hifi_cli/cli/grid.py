@@ -205,12 +205,7 @@ def _what_shows(spec: GridSpec, cells: Sequence[GridCell]) -> list[str]:
         return ["figure", spec.figure]
     if spec.claims:
         return ["claims", spec.claims]
-    # Other tables leave variants out.
-    if any(cell.config.variant for cell in cells):
-        return ["table", "--by", "variant"]
-    if spec.table:
-        return ["table", spec.table]
-    return ["table"]
+    return options.table_that_shows([cell.config for cell in cells], spec.table)
 
 
 def _cells(

@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -451,6 +451,21 @@ def check_trackers(names: Sequence[str] | None) -> None:
     for name in names or ():
         if find_spec(name) is None:
             raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
+
+
+def table_that_shows(configs: Iterable[RunConfig], name: str | None = None) -> list[str]:
+    """Return the words of the table that shows some runs.
+
+    Args:
+        configs: the runs.
+        name: of the table that is about them; None: none is.
+    """
+    # Other tables leave variants out.
+    if any(config.variant for config in configs):
+        return ["table", "--by", "variant"]
+    if name:
+        return ["table", name]
+    return ["table"]
 
 
 def arguments(**given: object) -> list[str]:

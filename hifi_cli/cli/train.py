@@ -109,10 +109,8 @@ def train(
     tasks = [config.task for config in configs]
     for sign in signs_of(results, methods=methods, tasks=tasks):
         logger.warning(f"note: {sign}")
-    words = ["hifi", "table", *options.arguments(results_dir=results_dir)]
-    # Other tables leave variants out.
-    if any(config.variant for config in configs):
-        words += ["--by", "variant"]
+    place = options.arguments(results_dir=results_dir)
+    words = ["hifi", *options.table_that_shows(configs), *place]
     logger.info(f"results are in {results_dir}; next: {command_line(words)}")
     if format == "json" and processes.is_main():
         paths = [workspace.directory(config).path for config in configs]
