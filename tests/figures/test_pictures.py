@@ -141,7 +141,7 @@ def test_richness_has_a_panel_of_each_layer_counted_from_1():
     assert lines_of(panels["layer 2"]) == {"ST": [(0, 10), (1, 11)]}
     assert ends_of_band(panels["layer 1"]) == [0, 3]
     assert ends_of_band(panels["layer 2"]) == [8, 13]
-    # Of two rows of four panels, the lower one and the left ones have the labels of the axes.
+    # The lower one of two rows of panels, and the left panels, have the labels of the axes.
     assert [bool(ax.get_xlabel()) for ax in panels.values()] == [*4 * [False], *4 * [True]]
     assert [bool(ax.get_ylabel()) for ax in panels.values()] == 2 * [True, False, False, False]
 

@@ -215,7 +215,7 @@ def test_what_is_left_out_is_said(hifi):
     write("cb", 1, method="lora")
     write_run("results", "full-ft", "cb", 3, 0.5)
     write("cb", 4, order=range(ROWS - 1))
-    # As many rows, one of which is another.
+    # The number of rows is the same, and one row is another.
     write("cb", 5)
     other = run_folder(backbone="bert-large", method="full-ft", task="cb", seed=5)
     file = other / "predictions.jsonl"

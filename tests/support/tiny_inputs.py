@@ -50,7 +50,7 @@ TINY = {  # settings that a two-layer encoder of width 32 can have
     "diff-pruning": ["settings.kept_fraction=0.05"],
 }
 FAMILIES = ("bert", "roberta")
-# Of all families these are often tested: the usual one, relative positions, mixed attention, a decoder.
+# The families that `make test` tries: the usual one, relative positions, mixed attention, a decoder.
 OFTEN_TESTED_FAMILIES = ("bert", "deberta-v2", "modernbert", "qwen3")
 FAMILY_SETTINGS = {  # of models of the other families; local attention reaches two tokens
     "distilbert": {"hidden_dim": INNER},
